@@ -378,14 +378,9 @@ def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> No
     """
     down, across = edges
     inside = np.pad(cells.numpy(), 1)
-    rows, columns = (inside[1:, 1:-1] != inside[:-1, 1:-1]).nonzero()
-    lines = [
-        ((across[n], down[m]), (across[n + 1], down[m])) for m, n in zip(rows, columns, strict=True)
-    ]
-    rows, columns = (inside[1:-1, 1:] != inside[1:-1, :-1]).nonzero()
-    lines += [
-        ((across[n], down[m]), (across[n], down[m + 1])) for m, n in zip(rows, columns, strict=True)
-    ]
+    above, beside = (np.argwhere(np.diff(inside, axis=axis)) for axis in (0, 1))
+    lines = [[(across[n - 1], down[m]), (across[n], down[m])] for m, n in above]
+    lines += [[(across[n], down[m - 1]), (across[n], down[m])] for m, n in beside]
     if lines:
         path = Path(np.concatenate(lines), [Path.MOVETO, Path.LINETO] * len(lines))
         look: dict[str, Any] = {"edgecolor": theme().claim, "linewidth": linewidth, "zorder": 3}

@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -35,66 +35,11 @@ from torch import Tensor
 from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
-from attnviz.figures import claims, figure
-from attnviz.figures.arcs import (
-    ARROW,
-    PITCH,
-    Arcs,
-    Grid,
-    Names,
-    distant_links,
-    draw_paragraph,
-    sentences_of,
-    strongest_links,
-)
-from attnviz.figures.cells import (
-    CellImage,
-    Edges,
-    HeadGrid,
-    Look,
-    Ticks,
-    WeightScale,
-    bytes_of,
-    decimals,
-    draw_cells,
-    fit_ticks,
-    frame,
-    outline,
-    pool_largest,
-    write_numbers,
-)
-from attnviz.figures.layout import (
-    CaptionLength,
-    Page,
-    Place,
-    Ruler,
-    color_bar,
-    enlarge,
-    line_height,
-    new_page,
-)
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    BAR_ROOM,
-    COLUMN_WIDTH,
-    FULL_WIDTH,
-    GAP,
-    IMAGE_COLORS,
-    LIGHT,
-    LUMINANCE,
-    MARGIN,
-    MM,
-    NUMBER_SIZE,
-    SMALL_SIZE,
-    SMALLEST_SIZE,
-    TEXT_SIZE,
-    TITLE_SIZE,
-    WIDE,
-    drawing,
-    text_scale,
-    theme,
-    theme_on,
-)
+from attnviz.figures import arcs, cells, claims, figure, layout, style
+from attnviz.figures.arcs import Grid
+from attnviz.figures.cells import Edges, HeadGrid, Look, Ticks, WeightScale, fit_ticks, frame
+from attnviz.figures.layout import CaptionLength, Page, Place, color_bar, line_height
+from attnviz.figures.style import GAP, MARGIN, MM, SMALL_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.text import literal, source
@@ -130,6 +75,7 @@ _TILE = 64  # cells a side at most; longer maps are pooled for display
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
 Patch: TypeAlias = tuple[int, int] | str
+_Form: TypeAlias = Literal["sentence", "paragraph", "matrix"]  # of a map with a text above it
 _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
 
 
@@ -258,7 +204,7 @@ def heatmap(
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
         maps = [compute.attention_map(result, layer=one, head=two, **part) for one, two in heads]
-        return draw_side_by_side(maps, look, width=width or FULL_WIDTH, caption=caption)
+        return draw_side_by_side(maps, look, width=width or style.FULL_WIDTH, caption=caption)
     if ax is not None:
         why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
         refuse_given(why, overview=overview, width=width, caption=caption != "short")
@@ -295,6 +241,11 @@ class SelectedMap:
     overview: HeadMaps | None = None  # of all heads, drawn beside the map
     ranking: HeadRanking | None = None  # best first, or by the words asked for, if one was chosen
     asked: tuple[int, int] | None = None  # the cell of these words, if the map shows them
+
+    @cached_property
+    def finding(self) -> claims.Finding:
+        """What the map shows; without a title if that is nothing that has one."""
+        return claims.of_map(self.map, self.asked) or claims.Finding("")
 
 
 def select_map(
@@ -362,9 +313,9 @@ def draw_heatmap(
     drawn, query = selected.map, selected.query
     if width is None:
         is_narrow = _is_sentence(drawn) and _has_few_words(drawn) and selected.overview is None
-        width = COLUMN_WIDTH if is_narrow else FULL_WIDTH
-    colors = None if ax is None else theme_on(ax.get_facecolor())
-    with drawing([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
+        width = style.COLUMN_WIDTH if is_narrow else style.FULL_WIDTH
+    colors = None if ax is None else style.theme_on(ax.get_facecolor())
+    with style.drawing([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
             return _draw_into(ax, selected, look)
         page = Page(width, caption, shown=True)
@@ -376,7 +327,7 @@ def draw_heatmap(
 def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     """Draw a map into axes of the user, with its verdict in the title."""
     drawn, query, before = selected.map, selected.query, {*ax.get_children()}
-    agreement, ruler, scale = drawn.checked_agreement, Ruler(), text_scale()
+    agreement, ruler, scale = drawn.checked_agreement, layout.Ruler(), style.text_scale()
     if (verdict := agreement.verdict.upper()) == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
@@ -390,7 +341,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
         mappable = draw_over_image(ax, drawn, query, look)
         label, say = "÷ even weight", times
         where += f", {query_name(drawn, query)}"
-    if isinstance(fitted := ax.get_axes_locator(), _Fitted):
+    if isinstance(fitted := ax.get_axes_locator(), _Located):
         ax.apply_aspect(fitted())  # the cells may be square
     room = ax.get_window_extent().width / ax.figure.dpi / scale
     lines = [where, ruler.longest((model, verdict), room, TEXT_SIZE)]
@@ -399,45 +350,37 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     if look.cbar:
         how = {"label": label, "beside": look.cbar_ax is None, "say": say}
         bar = color_bar(mappable, look.cbar_ax or ax, **(how | look.mesh.get("cbar_kws", {})))
-        enlarge(bar.findobj(), scale)
+        layout.enlarge(bar.findobj(), scale)
         if look.cbar_ax is None:
-            bar.set_axes_locator(_Beside(ax, bar))
+            bar.set_axes_locator(_Located(bar, partial(_beside, ax)))
     new = {*ax.get_children()} - before
-    enlarge([heading, *ax.xaxis.findobj(), *ax.yaxis.findobj(), *new], scale)
+    layout.enlarge([heading, *ax.xaxis.findobj(), *ax.yaxis.findobj(), *new], scale)
     return ax
 
 
 @dataclass(frozen=True)
-class _Fitted:
-    """A place of axes that holds as long as no layout engine places them."""
+class _Located:
+    """A place in parts of the figure; `tight_layout` knows the axes there by their grid."""
 
     ax: Axes
-    place: Bbox
+    find: Callable[[], Bbox]
 
     def __call__(self, *_: object) -> Bbox:
-        """Return the place in parts of the figure."""
-        return self.place if _is_free(self.ax) else self.ax.get_position(original=True)
+        return self.find()
 
     def get_subplotspec(self) -> SubplotSpec | None:
-        """Return the place in the grid, for `tight_layout`."""
         return self.ax.get_subplotspec()
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """The place of a color bar: beside the cells of axes, and as tall, wherever these are."""
+def _fitted(ax: Axes, place: Bbox) -> Bbox:
+    """Return a place that holds as long as no layout engine places the axes."""
+    return place if _is_free(ax) else ax.get_position(original=True)
 
-    ax: Axes
-    bar: Axes
 
-    def __call__(self, *_: object) -> Bbox:
-        """Return the place in parts of the figure."""
-        x, y, wide, high = self.ax.get_position().bounds
-        return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
-
-    def get_subplotspec(self) -> SubplotSpec | None:
-        """Return the place in the grid, for `tight_layout`."""
-        return self.bar.get_subplotspec()
+def _beside(ax: Axes) -> Bbox:
+    """Return the place of a color bar: beside the cells of axes, and as tall."""
+    x, y, wide, high = ax.get_position().bounds
+    return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
 
 
 def _is_free(ax: Axes) -> bool:
@@ -446,11 +389,11 @@ def _is_free(ax: Axes) -> bool:
     return figure is not None and figure.get_layout_engine() is None
 
 
-def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
+def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: layout.Ruler) -> None:
     """Shrink axes that no layout engine places, so that labels and bar stay in their place."""
     if not _is_free(ax):
         return
-    scale = text_scale()
+    scale = style.text_scale()
     wide, high = (side / ax.figure.dpi / scale for side in ax.figure.bbox.size)
     box = ax.get_position(original=True)
     cell = box.width * wide / drawn.weights.shape[1]
@@ -462,7 +405,7 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
     across = max(0.2 * box.width, box.width - (left + right) / wide)
     tall = max(0.2 * box.height, box.height - (below + above) / high)
     place = Bbox.from_bounds(box.x0 + left / wide, box.y0 + below / high, across, tall)
-    ax.set_axes_locator(_Fitted(ax, place))
+    ax.set_axes_locator(_Located(ax, partial(_fitted, ax, place)))
     ax.apply_aspect(place)
 
 
@@ -474,7 +417,7 @@ def draw_side_by_side(
     if len({drawn.weights.shape for drawn in maps}) > 1:
         raise InputError("The layers differ in their positions. Draw their heads one by one.")
     texts = [*first.rows, *first.columns, source(first.provenance)]
-    with new_page(width, caption, texts, shown=True) as page:
+    with layout.new_page(width, caption, texts, shown=True) as page:
         ruler, inner = page.ruler, page.room
         across = min(len(maps), max(1, int(inner / 1.7)))  # inches of one
         weights = torch.stack([drawn.weights.float() for drawn in maps])
@@ -486,7 +429,7 @@ def draw_side_by_side(
             first.rows, _READABLE, ruler, axis="y", side=first.sides[0], longest=longest
         )
         left = page.left + _LABEL + labels.room
-        room = (page.right - left - BAR_ROOM - (across - 1) * GAP) / across
+        room = (page.right - left - style.BAR_ROOM - (across - 1) * GAP) / across
         cell, down = _cell_size(first, room, _LARGEST_CELL)
         m, n = first.weights.shape
         drawn_axes, bottom = [], top
@@ -519,23 +462,23 @@ def draw_side_by_side(
 def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
     drawn, overview = selected.map, selected.overview
-    is_sentence, right = _place_map(page, drawn, beside=overview is not None)
-    finding = claims.of_map(drawn, selected.asked)
-    scale = WeightScale.of(drawn, linear=is_sentence).with_look(look)
-    is_text = not is_sentence and _is_paragraph(drawn)
-    start = _head_map(page, drawn, finding, look, is_sentence, is_text) + GAP / 2
-    draw = _draw_sentence if is_sentence else partial(_draw_panel, is_alone=overview is None)
-    if is_text:
-        start = _write_text(page, drawn, finding, scale, start) + GAP
-        right = min(right, page.left + max(_LARGEST_MAP, COLUMN_WIDTH * MM))
-    ax, bottom, (left, end) = draw(page, drawn, finding, scale, look, (start, right))
+    form, right = _place_map(page, selected)
+    scale = WeightScale.of(drawn, linear=form == "sentence").with_look(look)
+    start = _head_map(page, selected, look, form) + GAP / 2
+    if form == "paragraph":
+        start = _write_text(page, selected, scale, start) + GAP
+        right = min(right, page.left + _LARGEST_MAP)
+    draw = _draw_sentence if form == "sentence" else _draw_panel
+    ax, bottom, (left, end) = draw(page, selected, scale, look, (start, right))
+    if look.cbar_ax is not None:
+        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     if overview is not None:
         left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
         end = draw_overview(page, overview, (left, page.right), end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.signed:
         parts.insert(1, claims.SIGNED)
-    if drawn.masked is not None and not (is_sentence and _is_causal(drawn)):
+    if drawn.masked is not None and not (form == "sentence" and _is_causal(drawn)):
         parts.insert(1, "hatched: keys that the query may not attend to")
     if max(drawn.weights.shape) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
@@ -545,34 +488,23 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     return ax
 
 
-def _head_map(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    look: Look,
-    is_sentence: bool,
-    is_text: bool,
-) -> float:
+def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> float:
     """Write the title, and which head it is; return the lower edge."""
-    where = title = drawn.where
-    has_arcs = is_sentence or is_text
-    if finding is not None:
-        title = finding.title if has_arcs else finding.sentence
-    points = TITLE_SIZE - (has_arcs and page.width <= WIDE)
+    drawn, finding, where = selected.map, selected.finding, selected.map.where
+    title = (finding.sentence if form == "matrix" else finding.title) or where
     title = title if look.title is None else look.title
+    points = style.TITLE_SIZE - (form != "matrix" and page.width <= WIDE)
     top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
-    if not has_arcs:
+    if form == "matrix":
         return top if title == where else page.subheading(top, where)
-    if is_text:
-        lead = f"{where}. The strongest links between words: a dashed box looks at a solid one."
-        return page.paragraph(page.left, top, lead, page.room, points=_small(page))
-    splits = "splits 100% among the words above it"
-    if drawn.special == "hide":
-        splits += " and the special tokens, which are hidden"
-    elif drawn.weights.sum(-1).min() < _WHOLE:
-        splits = "splits less than 100% among the words above it"
-    more = [] if finding is None else [finding.more]
-    says = [where, f"Each row is one word and {splits}", *filter(None, more)]
+    says = [where, "The strongest links between words: a dashed box looks at a solid one"]
+    if form == "sentence":
+        splits = "splits 100% among the words above it"
+        if drawn.special == "hide":
+            splits += " and the special tokens, which are hidden"
+        elif drawn.weights.sum(-1).min() < _WHOLE:
+            splits = "splits less than 100% among the words above it"
+        says = [where, f"Each row is one word and {splits}", *filter(None, [finding.more])]
     return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
 
 
@@ -581,47 +513,44 @@ def _small(page: Page) -> float:
     return SMALL_SIZE - 0.5 * (page.width <= WIDE)
 
 
-def _place_map(page: Page, drawn: AttentionMap, *, beside: bool) -> tuple[bool, float]:
-    """Return whether a map is drawn below its sentence, and the right edge of its column.
+def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
+    """Return what is above a map, and the right edge of its column.
 
-    beside : whether an overview is beside it, where the page is wide enough.
+    An overview is beside the map where the page is wide enough.
     """
-    two_columns, room = beside and page.width > WIDE, page.room
+    drawn, room = selected.map, page.room
+    two_columns = selected.overview is not None and page.width > WIDE
     if _is_sentence(drawn):
         if two_columns:
-            room = COLUMN_WIDTH * MM - GAP if _has_few_words(drawn) else _SHARES[-1] * room
-        if Grid.of(page, drawn, page.left + room).pitch >= PITCH:
-            return True, page.left + room
+            few = style.COLUMN_WIDTH * MM - GAP
+            room = few if _has_few_words(drawn) else _SHARES[-1] * room
+        if Grid.of(page, drawn, page.left + room).pitch >= arcs.PITCH:
+            return "sentence", page.left + room
     # The smallest share in which each column has room for its label.
-    needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
+    needed = len(drawn.columns) * style.SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
     share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
-    return False, page.left + (share if two_columns else 1.0) * page.room
+    right = page.left + (share if two_columns else 1.0) * page.room
+    return "paragraph" if _is_paragraph(drawn) else "matrix", right
 
 
 def _draw_panel(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    scale: WeightScale,
-    look: Look,
-    place: Place,
-    *,
-    is_alone: bool,
+    page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
 ) -> tuple[Axes, float, Place]:
     """Draw the map as a matrix with its labels and color bars.
 
-    place : the upper and the right edge. is_alone : whether no overview follows. Returns the axes,
-    the lower edge, and the left and upper edge of what comes next.
+    place : the upper and the right edge. Returns the axes, the lower edge, and the left and upper
+    edge of what comes next.
     """
+    drawn, finding, is_alone = selected.map, selected.finding, selected.overview is None
     top, right = place
     ruler, room = page.ruler, right - page.left
     longest, left = _LONGEST * room, MARGIN + _LABEL
     largest = _LARGEST_ALONE if is_alone else _LARGEST_CELL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
-        across, down = _cell_size(drawn, right - left - BAR_ROOM, largest)
+        across, down = _cell_size(drawn, right - left - style.BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
         left = MARGIN + _LABEL + labels.room
-    space = right - left - BAR_ROOM
+    space = right - left - style.BAR_ROOM
     across, down = _cell_size(drawn, space, largest)
     m, n = drawn.weights.shape
     is_beside = is_alone and space - across * n > 1.6  # the caption, of a small map
@@ -629,17 +558,15 @@ def _draw_panel(
         across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
-    if finding is not None and finding.cell is not None:
+    if finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
         if claims.is_logarithmic(n):
             _name_cell(ax, drawn, scale, finding.cell)
-    if look.cbar_ax is not None:
-        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
-    elif look.cbar:
+    if look.cbar and look.cbar_ax is None:
         _draw_bars(page, scale, left + across * n + MARGIN, top, down * m)
     bottom = top + down * m + below.room + _LABEL
     if is_beside:
-        return ax, bottom, (left + across * n + BAR_ROOM + GAP, top - GAP)
+        return ax, bottom, (left + across * n + style.BAR_ROOM + GAP, top - GAP)
     return ax, bottom, (page.left, bottom + GAP / 2)
 
 
@@ -660,29 +587,23 @@ def _is_paragraph(drawn: AttentionMap) -> bool:
     if not _is_sentence(drawn) or len(drawn.rows) > _MOST_WORDS:
         return False
     from_right = claims.is_right_to_left("".join(drawn.rows))
-    return max(sentences_of(drawn)) < _MOST_SENTENCES and not from_right
+    return max(arcs.sentences_of(drawn)) < _MOST_SENTENCES and not from_right
 
 
-def _write_text(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    scale: WeightScale,
-    top: float,
-) -> float:
+def _write_text(page: Page, selected: SelectedMap, scale: WeightScale, top: float) -> float:
     """Write the text with its strongest links, those of the claim in its color."""
+    drawn, finding, weights = selected.map, selected.finding, selected.map.weights.float()
     linked = claims.links_between(drawn)
     claimed: list[tuple[int, int]] = []
-    if finding is not None and finding.family is not None and (finding.family & linked).any():
+    if finding.family is not None and (finding.family & linked).any():
         linked &= finding.family
         claimed = [(query, key) for query, key in linked.nonzero().tolist()]
-    weights = drawn.weights.float()
-    links = distant_links(weights, linked, drawn.rows)
-    if finding is not None and finding.cell is not None:
+    links = arcs.distant_links(weights, linked, drawn.rows)
+    if finding.cell is not None:
         claimed = [finding.cell]
         others = [link for link in links if link[:2] != finding.cell]
         links = [(*finding.cell, float(weights[finding.cell])), *others[:3]]
-    return draw_paragraph(page, drawn, links, claimed, top, scale.colors)
+    return arcs.draw_paragraph(page, drawn, links, claimed, top, scale.colors)
 
 
 def _is_causal(drawn: AttentionMap) -> bool:
@@ -691,44 +612,37 @@ def _is_causal(drawn: AttentionMap) -> bool:
 
 
 def _draw_sentence(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    scale: WeightScale,
-    look: Look,
-    place: Place,
+    page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
 ) -> tuple[Axes, float, Place]:
     """Draw the words with arcs above them, the map exactly below, and the scales.
 
     The parameters and what is returned are those of `_draw_panel`.
     """
-    top, right = place
-    cell = () if finding is None or finding.cell is None else finding.cell
-    grid = Grid.of(page, drawn, right, cell)
-    names = Names.fit(grid, page.ruler, (page.left, right))
+    drawn, finding, (top, right) = selected.map, selected.finding, place
+    grid = Grid.of(page, drawn, right, finding.cell or ())
+    names = arcs.Names.fit(grid, page.ruler, (page.left, right))
     linked = claims.links_between(drawn)
     shown = torch.zeros_like(linked)  # the cells of the claim
-    if finding is not None and finding.family is not None:
+    if finding.family is not None:
         shown |= finding.family
-    if cell:
-        shown[cell] = True
-    claimed = [(query, key) for query, key in shown.nonzero().tolist() if query != key]
-    if not cell:
-        claimed = [one for one in claimed if linked[one]]
-    links = strongest_links(drawn.weights.float(), linked, claimed)
+    if finding.cell is not None:
+        shown[finding.cell] = True
+    claimed = [
+        (query, key)
+        for query, key in shown.nonzero().tolist()
+        if query != key and (finding.cell or linked[query, key])
+    ]
+    links = arcs.strongest_links(drawn.weights.float(), linked, claimed)
     high = 18 if len(drawn.rows) > _MANY_WORDS else 16 if page.width > WIDE else 13
-    arcs = Arcs(links, names, claimed, high * MM)
-    above = arcs.height + names.height
-    wide, tall = grid.size
-    ax = page.axes(grid.left, top + above, wide, tall)
-    canvas = page.canvas(page.left, top, right - page.left, above - 0.1 * MM)
-    arcs.draw(canvas, top + above, scale.colors)
-    names.draw(canvas, top + above)
+    above = arcs.Arcs(links, names, claimed, high * MM)
+    start, (wide, tall) = top + above.height + names.height, grid.size
+    ax = page.axes(grid.left, start, wide, tall)
+    canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
+    above.draw(canvas, start, scale.colors)
+    names.draw(canvas, start)
     _draw_below(ax, drawn, grid, scale, look, shown)
-    bottom = _draw_brackets(page, drawn, grid, top + above + tall, right)
-    if look.cbar_ax is not None:
-        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
-    elif look.cbar:
+    bottom = _draw_brackets(page, drawn, grid, start + tall, right)
+    if look.cbar and look.cbar_ax is None:
         bottom = _draw_scales(page, scale, grid.left, bottom + 2.4 * MM, right)
     return ax, bottom, (page.left, bottom)
 
@@ -748,11 +662,11 @@ def _draw_below(
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
-    points = NUMBER_SIZE - TEXT_SIZE + grid.rows.points
+    points = style.NUMBER_SIZE - TEXT_SIZE + grid.rows.points
     look = replace(look, mesh=thin | dict(look.mesh))
-    cells, edges = grid.spaced(weights), grid.edges
-    _draw_weights(ax, cells, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
-    outline(ax, grid.spaced(claimed), edges)
+    spaced, edges = grid.spaced(weights), grid.edges
+    _draw_weights(ax, spaced, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
+    cells.outline(ax, grid.spaced(claimed), edges)
     wide, tall = grid.size
     if n >= _SAID_FROM and _is_causal(drawn):
         ax.text(
@@ -768,12 +682,12 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     rows, (places, _) = grid.rows, grid.middles()
     every = 1 if grid.height >= 2.6 * MM else 2
     shown = range(min(rows.claimed, default=0) % every, len(places), every)
-    size = min(rows.points, max(SMALLEST_SIZE, every * grid.height * 72 / 1.15))
+    size = min(rows.points, max(style.SMALLEST_SIZE, every * grid.height * 72 / 1.15))
     ticks = ax.set_yticks(places[shown], [rows.words[n] for n in shown], fontsize=size)
     for n, tick in zip(shown, ticks, strict=True):
         label = tick.label2 if grid.right_to_left else tick.label1
         label.set(parse_math=False, **rows.look(n))
-    ax.tick_params(axis="y", length=0, pad=(ARROW - 0.2 * MM) * 72)
+    ax.tick_params(axis="y", length=0, pad=(arcs.ARROW - 0.2 * MM) * 72)
     for claimed, color in ((False, theme().gray), (True, theme().claim)):
         of = [places[n] for n in shown if (n in rows.claimed) is claimed]
         arrow = Path(_ARROW * [-1 if grid.right_to_left else 1, 1])
@@ -880,7 +794,7 @@ def _draw_matrix(
     ax: Axes,
     drawn: AttentionMap,
     scale: WeightScale,
-    ruler: Ruler,
+    ruler: layout.Ruler,
     cell: tuple[float, float] | None = None,
     longest: float = math.inf,
     *,
@@ -891,11 +805,11 @@ def _draw_matrix(
     m, n = weights.shape
     if cell is None:
         box = ax.get_window_extent()
-        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / text_scale(),) * 2
+        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / style.text_scale(),) * 2
     across, down = cell
     write = min(cell) >= 0.22 if look.annot is None else look.annot
     if (size := (min(m, _MOST_CELLS), min(n, _MOST_CELLS))) != (m, n):
-        weights, scale = pool_largest(weights[None], size)[0], scale.pooled(size)
+        weights, scale = cells.pool_largest(weights[None], size)[0], scale.pooled(size)
     written = weights >= round(1 / n, 2) - 0.005
     if drawn.signed:
         written = weights.abs() >= _WRITTEN_SHARE * weights.abs().max()
@@ -926,8 +840,8 @@ def _draw_weights(
     look: Look,
     edges: Edges,
     written: Tensor | None,
-    say: Callable[[float], str] = decimals,
-    points: float = NUMBER_SIZE,
+    say: Callable[[float], str] = cells.decimals,
+    points: float = style.NUMBER_SIZE,
 ) -> None:
     """Draw weights (m, n) as cells, the masked ones hatched.
 
@@ -936,17 +850,16 @@ def _draw_weights(
     say = look.say or say
     if written is not None and scale.masked is not None:
         written = written & ~scale.masked
-    for cells, norm, colors in (
+    for shown, norm, colors in (
         (~scale.uninformative, scale.norm, scale.colors),
         (scale.uninformative, scale.neutral, theme().neutral),
     ):
         if norm is not None:
-            values = weights if cells.all() else weights.masked_fill(~cells, torch.nan)
-            mesh = draw_cells(ax, values, colors, norm, edges=edges, **look.cells)
+            values = weights if shown.all() else weights.masked_fill(~shown, torch.nan)
+            mesh = cells.draw_cells(ax, values, colors, norm, edges=edges, **look.cells)
             if written is not None:
-                shown = cells & written
-                text = look.mesh.get("annot_kws", {})
-                write_numbers(ax, mesh, weights, say, points, shown=shown, edges=edges, **text)
+                how = {"shown": shown & written, "edges": edges, **look.mesh.get("annot_kws", {})}
+                cells.write_numbers(ax, mesh, weights, say, points, **how)
     if scale.masked is not None:
         _hatch(ax, scale.masked, edges)
 
@@ -955,13 +868,11 @@ def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
     """Hatch the cells of keys that a query may not attend to, as one area."""
     down, across = edges
     boxes = []
-    for row, cells in enumerate(masked.tolist()):
-        for is_masked, run in itertools.groupby(range(len(cells)), cells.__getitem__):
-            if is_masked:
-                first, *others = run
-                end = across[(others or [first])[-1] + 1]
-                x, y = [across[first], end, end, across[first]], down[[row, row, row + 1, row + 1]]
-                boxes.append(Path([*zip(x, y, strict=True), (0, 0)], closed=True))
+    padded = np.pad(masked.numpy(), ((0, 0), (1, 1)))
+    for top, bottom, row in zip(down[:-1], down[1:], padded, strict=True):
+        for left, right in across[np.diff(row).nonzero()[0]].reshape(-1, 2):
+            corners = (left, top), (right, top), (right, bottom), (left, bottom), (0, 0)
+            boxes.append(Path(corners, closed=True))
     area = PathPatch(
         Path.make_compound_path(*boxes), facecolor=theme().masked, edgecolor=theme().ground,
         linewidth=0.0, hatch="//////", zorder=1.5,
@@ -1021,7 +932,7 @@ def draw_image_page(
     # A tall overview is beside two pictures one below the other, a wide one beside both.
     is_stacked = overview is not None and is_beside and len(overview.layers) > len(overview.numbers)
     share = (0.5 if is_stacked else 0.62) if is_beside else 1.0
-    side = (page.room * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
+    side = (page.room * share - style.BAR_ROOM - GAP) / (1 if is_stacked else 2)
     side = min(_LARGEST_IMAGE, side)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
@@ -1043,7 +954,7 @@ def draw_image_page(
     left, below = second[0], second[1] + under_name
     ax = page.axes(left, below, side, tall)
     mappable = draw_over_image(ax, drawn, query, look)
-    frame(ax, most_read[::-1], (1, 1), LIGHT.ink)
+    frame(ax, most_read[::-1], (1, 1), style.LIGHT.ink)
     if look.cbar:
         bar = look.cbar_ax or page.bar(left + side + GAP / 2, below, tall)
         label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
@@ -1058,7 +969,7 @@ def draw_image_page(
         ratios = (of_heads / limit).clamp(-1, 1)
         place, start = (page.left, page.right), bottom + GAP
         if is_beside:
-            place, start = (left + side + BAR_ROOM + GAP, page.right), top
+            place, start = (left + side + style.BAR_ROOM + GAP, page.right), top
         end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
@@ -1128,12 +1039,12 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     why = "colors over an image are shaded by it. Leave it out, or draw matrix=True."
     refuse_given(why, annot=look.annot, **look.mesh)
     doublings, limit = _doublings(_times_even(drawn, query), look)
-    colors = IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
+    colors = style.IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
     mesh = ax.pcolormesh(
         doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
     rows, columns = _grid_size(drawn.sides[1])
-    brightness = (drawn.image.numpy() @ np.array(LUMINANCE) / 255) ** _BRIGHTENED
+    brightness = (drawn.image.numpy() @ np.array(style.LUMINANCE) / 255) ** _BRIGHTENED
     shade, extent = np.zeros((*brightness.shape, 3)), (0, columns, rows, 0)
     alpha = _SHADE * (1 - brightness)
     ax.imshow(shade, alpha=alpha, extent=extent, aspect="auto", origin="upper", zorder=2)
@@ -1205,7 +1116,7 @@ def heads(
     layer: int | None = None,
     words: bool = True,
     special: Special = "keep",
-    width: float = FULL_WIDTH,
+    width: float = style.FULL_WIDTH,
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
@@ -1239,7 +1150,7 @@ def heads(
         maps = result
     else:
         maps = compute.head_maps(result, layer=layer, words=words, special=special)
-    with new_page(width, caption, [source(maps.provenance)], figure) as page:
+    with layout.new_page(width, caption, [source(maps.provenance)], figure) as page:
         top = page.heading(claims.of_heads(maps)) + 0.02
         place = page.left, page.right
         parts = [source(maps.provenance)]
@@ -1303,13 +1214,13 @@ def draw_head_grid(
     scale = WeightScale.of(maps)
     if ratios is not None:
         nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
-        scale = WeightScale(Normalize(-1, 1), None, nothing, None, IMAGE_COLORS)
+        scale = WeightScale(Normalize(-1, 1), None, nothing, None, style.IMAGE_COLORS)
     weights = maps.weights if ratios is None else ratios
     grid = HeadGrid(maps.layers, maps.numbers)
     left, right = place
 
     one_layer = len(grid.layers) == 1  # it has larger tiles, each with its number
-    indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM + 0.04)
+    indent, below = (0.0, GAP) if one_layer else (style.AXIS_ROOM, style.AXIS_ROOM + 0.04)
     rows, columns = grid.rows, grid.columns
     words = None
     if one_layer:
@@ -1331,7 +1242,7 @@ def draw_head_grid(
     width = min(right - left - indent, columns * 1.5)
     height: float = max(width * image.shape[0] / image.shape[1], rows * 0.2)
     ax = page.axes(left + indent, top, width, height)
-    ax.add_image(CellImage(ax, image, (rows, columns)))
+    ax.add_image(cells.CellImage(ax, image, (rows, columns)))
     ax.set(xlim=(0, columns), ylim=(rows, 0))
     places = itertools.starmap(grid.place, marked)
     framed = {row * grid.columns + column for column, row in places}
@@ -1372,7 +1283,7 @@ def draw_head_grid(
         for number, text in enumerate(names if is_named else ()):
             column, row = grid.place(*divmod(number, len(grid.heads)))
             place_of = column, row + 1 - high - 0.03
-            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().muted)
+            ax.text(*place_of, text, fontsize=style.SMALLEST_SIZE, color=theme().muted)
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
     bottom = top + height + below
     if ratios is not None:
@@ -1385,7 +1296,7 @@ def draw_head_grid(
 
 
 def _fit_titles(
-    titles: Sequence[str], names: Sequence[str], ruler: Ruler, room: float
+    titles: Sequence[str], names: Sequence[str], ruler: layout.Ruler, room: float
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Shorten the titles and the names of tiles until both have room above one, in inches.
 
@@ -1399,13 +1310,13 @@ def _fit_titles(
     return titles, []
 
 
-def _words_beside(maps: HeadMaps, ruler: Ruler, tile: float) -> tuple[Ticks, Ticks] | None:
+def _words_beside(maps: HeadMaps, ruler: layout.Ruler, tile: float) -> tuple[Ticks, Ticks] | None:
     """Return the labels of queries and keys beside a tile, or None if some have no room.
 
     tile : inches across, at most.
     """
     cell = (tile - _LONGEST_WORD / 2) / maps.weights.shape[3]
-    if cell * 72 < 1.2 * SMALLEST_SIZE or maps.sides[1].cell > 1:
+    if cell * 72 < 1.2 * style.SMALLEST_SIZE or maps.sides[1].cell > 1:
         return None
     rows, columns = (
         fit_ticks(words, cell, ruler, axis=axis, side=side, longest=_LONGEST_WORD)
@@ -1440,10 +1351,10 @@ def _tile(
     headroom : the gap above each map, as a share of its height.
     """
     m, n = (min(side, _TILE) for side in maps.shape[1:])  # the cells that a tile has room for
-    scale, maps = scale.pooled((m, n)), pool_largest(maps.float(), (m, n))
+    scale, maps = scale.pooled((m, n)), cells.pool_largest(maps.float(), (m, n))
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
-    places[:] = bytes_of(theme().ground)
+    places[:] = cells.bytes_of(theme().ground)
     places[: len(maps), down:, :n] = scale.rgba(maps)
     side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
@@ -1495,19 +1406,19 @@ def draw_head_summary(
     to frame. tallest : inches at most.
     """
     grid = HeadGrid(maps.layers, maps.numbers)
-    left, right = place[0] + AXIS_ROOM, place[1]
+    left, right = place[0] + style.AXIS_ROOM, place[1]
     across = min(_LARGEST_HEAD, (right - left) / grid.columns)
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
     ax = page.axes(left, top, across * grid.columns, down * grid.rows)
     colors = {**theme().roles, OTHER_WORDS: theme().ground}
-    cells, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
+    fills, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
     for number, (name, share) in enumerate(looks):
         column, row = grid.place(*divmod(number, len(grid.heads)))
         mix = _LIGHTEST + (1 - _LIGHTEST) * min(max(share, 0.0), 1.0)  # of the color and the ground
-        cells[row, column] = (1 - mix) * ground + mix * np.array(to_rgb(colors[name]))
+        fills[row, column] = (1 - mix) * ground + mix * np.array(to_rgb(colors[name]))
     extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
+    ax.imshow(fills, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
     if across >= 0.08:  # inches with room for lines
         line: dict[str, Any] = {"color": theme().faint, "linewidth": 0.4, "clip_on": False}
         ax.hlines(range(grid.rows + 1), 0, grid.columns, **line)
@@ -1518,7 +1429,7 @@ def draw_head_summary(
     ax.spines[:].set_visible(False)
     grid.number_sides(ax, (across, down))
     counts = Counter(name for name, _ in looks)
-    x, y = place[0], top + down * grid.rows + AXIS_ROOM + 0.06
+    x, y = place[0], top + down * grid.rows + style.AXIS_ROOM + 0.06
     for name in filter(counts.get, colors):  # the key
         word = " word" if name in ("first", "same") else ""
         text = f"{name}{word} ({counts[name]})"
