@@ -31,7 +31,7 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
 from attnviz.figures.claims import is_logarithmic
-from attnviz.figures.layout import Page, Ruler, line_height
+from attnviz.figures.layout import Page, Place, Ruler, line_height
 from attnviz.figures.style import (
     AXIS_ROOM,
     LABEL_PAD,
@@ -554,6 +554,19 @@ class HeadGrid:
         """Arrange numbers (layers, heads, …) as (rows, columns, …)."""
         return values.transpose(0, 1) if self.layers_across else values
 
+    def draw(
+        self, page: Page, corner: Place, cell: tuple[float, float], values: Tensor, **image: Any
+    ) -> Axes:
+        """Draw numbers or colors (layers, heads, …) as cells with numbers along both sides.
+
+        corner : left and top. cell : across and down. image : for `Axes.imshow`.
+        """
+        ax = page.axes(*corner, cell[0] * self.columns, cell[1] * self.rows)
+        extent = (0, self.columns, self.rows, 0)
+        ax.imshow(self.arrange(values).numpy(), aspect="auto", extent=extent, **image)
+        self.number_sides(ax, cell)
+        return ax
+
     def number_sides(
         self, ax: Axes, cell: tuple[float, float], middle: tuple[float, float] = (0.5, 0.5)
     ) -> None:
@@ -602,15 +615,11 @@ def draw_effects(
     grid = HeadGrid(range(layers), range(heads))
     across = min(0.22, (room - AXIS_ROOM) / grid.columns)
     down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
-    ax = page.axes(left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
-    scale = signed_norm(effects.flatten().tolist())
-    cells = grid.arrange(effects).numpy()
-    extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(cells, cmap=theme().values, norm=scale, aspect="auto", extent=extent)
+    scale, corner = signed_norm(effects.flatten().tolist()), (left + AXIS_ROOM, top)
+    ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
     if estimated is not None and estimated.any():
         dots = np.array([grid.place(*cell) for cell in estimated.nonzero().tolist()]).T + 0.5
         ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)
-    grid.number_sides(ax, (across, down))
     key = f"red: {raises} (at most {scale.vmax:.2g} {unit})"
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
     if estimated is not None and estimated.any():

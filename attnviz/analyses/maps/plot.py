@@ -1206,37 +1206,33 @@ def draw_head_grid(
 ) -> float:
     """Draw the maps as one image with a color bar; return the lower edge.
 
-    place : the left and right edge in inches. top : the upper edge in inches. ratios : values from
-    -1 to 1 to draw instead of the maps, (layers, heads, height, width); their colors are explained
-    elsewhere. marked : the indices of layer and head of the tiles to frame. names : what to write
-    above each tile, if there is room.
+    place : the left and right edge in inches. ratios : values from -1 to 1 to draw instead of the
+    maps, (layers, heads, height, width); their colors are explained elsewhere. marked : the indices
+    of layer and head of the tiles to frame. names, titles : what to write above each tile on the
+    right and on the left, if there is room.
     """
-    scale = WeightScale.of(maps)
+    scale, weights = WeightScale.of(maps), maps.weights
     if ratios is not None:
         nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
         scale = WeightScale(Normalize(-1, 1), None, nothing, None, style.IMAGE_COLORS)
-    weights = maps.weights if ratios is None else ratios
-    grid = HeadGrid(maps.layers, maps.numbers)
-    left, right = place
-
-    one_layer = len(grid.layers) == 1  # it has larger tiles, each with its number
-    indent, below = (0.0, GAP) if one_layer else (style.AXIS_ROOM, style.AXIS_ROOM + 0.04)
-    rows, columns = grid.rows, grid.columns
-    words = None
-    if one_layer:
+        weights = ratios
+    grid, (left, right) = HeadGrid(maps.layers, maps.numbers), place
+    rows, columns, one_layer = grid.rows, grid.columns, len(grid.layers) == 1
+    words, indent = None, style.AXIS_ROOM
+    if one_layer:  # it has larger tiles, each with its number
         rows = math.ceil(columns * 0.8 / (right - left))
         columns = math.ceil(columns / rows)
         words = _words_beside(maps, page.ruler, (right - left) / columns)
         indent = 0.0 if words is None else words[0].room
+    heads = torch.arange(weights.shape[:2].numel(), device="cpu").view(weights.shape[:2])
+    order = grid.arrange(heads).flatten().tolist()  # of the tiles
     room = (right - left - indent) / columns
-    is_named = any(names) and room > 0.45  # inches
     if one_layer:
         titles = titles or [f"head {number}" for number in grid.heads]
         titles, names = _fit_titles(titles, names, page.ruler, room)
-        is_named = any(names)
-    else:
-        names = [name.partition(" ")[0] for name in names]
-    headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
+    elif names:
+        names = [names[n].partition(" ")[0] for n in order] if room > 0.45 else []  # inches
+    headroom = 0.3 if one_layer else 0.24 if any(names) else 0.12
     tiles = grid.arrange(weights).flatten(0, 1)
     image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
     width = min(right - left - indent, columns * 1.5)
@@ -1244,48 +1240,40 @@ def draw_head_grid(
     ax = page.axes(left + indent, top, width, height)
     ax.add_image(cells.CellImage(ax, image, (rows, columns)))
     ax.set(xlim=(0, columns), ylim=(rows, 0))
-    places = itertools.starmap(grid.place, marked)
-    framed = {row * grid.columns + column for column, row in places}
+    ax.spines[:].set_visible(False)
     corners = [(number % columns, number // columns + 1 - high) for number in range(len(tiles))]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
-    order = sorted(range(len(corners)), key=lambda number: number in framed)
-    edges = PolyCollection(
-        [
-            [(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)]
-            for x, y in (corners[number] for number in order)
-        ],
-        facecolors="none",
-        edgecolors=[theme().claim if number in framed else theme().faint for number in order],
-        linewidths=[1.4 if number in framed else 0.3 for number in order],
-        clip_on=False,
-        zorder=2,
-    )
-    ax.add_collection(edges, autolim=False)
-    ax.spines[:].set_visible(False)
-    if one_layer:
-        for number, (x, y) in enumerate(corners):
-            ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
-            if is_named:
-                place_of = x + wide, y - 0.04
-                color = theme().claim
-                ax.text(*place_of, names[number], fontsize=SMALL_SIZE, color=color, ha="right")
-        if words is None:
-            ax.set_axis_off()
+    boxes = [[(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)] for x, y in corners]
+    framed = {order.index(layer * len(grid.heads) + head) for layer, head in marked}
+    upward = sorted(range(len(boxes)), key=framed.__contains__)
+    look: dict[str, Any] = {"facecolors": "none", "clip_on": False, "zorder": 2}
+    look["edgecolors"] = [theme().claim if n in framed else theme().faint for n in upward]
+    look["linewidths"] = [1.4 if n in framed else 0.3 for n in upward]
+    ax.add_collection(PolyCollection([boxes[n] for n in upward], **look), autolim=False)
+    label = partial(ax.text, fontsize=SMALL_SIZE if one_layer else style.SMALLEST_SIZE)
+    for (x, y), title in zip(corners, titles, strict=False):
+        label(x, y - 0.04, title, color=theme().muted)
+    for (x, y), name in zip(corners, names, strict=False):
+        if one_layer:
+            label(x + wide, y - 0.04, name, color=theme().claim, ha="right")
         else:
-            m, n = weights.shape[2:]
-            across, down = wide / n, high / m
-            starts = [row + 1 - high for row in range(rows)]
-            queries, keys = words
-            heights = tuple(start + down * y for start in starts for y in queries.places)
-            replace(queries, labels=queries.labels * rows, places=heights).apply(ax, "y")
-            replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
-    else:
-        for number, text in enumerate(names if is_named else ()):
-            column, row = grid.place(*divmod(number, len(grid.heads)))
-            place_of = column, row + 1 - high - 0.03
-            ax.text(*place_of, text, fontsize=style.SMALLEST_SIZE, color=theme().muted)
+            label(x, y - 0.03, name, color=theme().muted)
+    bottom = top + height
+    if not one_layer:
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
-    bottom = top + height + below
+        bottom += style.AXIS_ROOM + 0.04
+    elif words is None:
+        ax.set_axis_off()
+        bottom += GAP
+    else:
+        bottom += GAP
+        m, n = weights.shape[2:]
+        across, down = wide / n, high / m
+        starts = [row + 1 - high for row in range(rows)]
+        queries, keys = words
+        heights = tuple(start + down * y for start in starts for y in queries.places)
+        replace(queries, labels=queries.labels * rows, places=heights).apply(ax, "y")
+        replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
     if ratios is not None:
         return bottom
     if words is None:
@@ -1410,15 +1398,15 @@ def draw_head_summary(
     across = min(_LARGEST_HEAD, (right - left) / grid.columns)
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
-    ax = page.axes(left, top, across * grid.columns, down * grid.rows)
-    colors = {**theme().roles, OTHER_WORDS: theme().ground}
-    fills, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
-    for number, (name, share) in enumerate(looks):
-        column, row = grid.place(*divmod(number, len(grid.heads)))
-        mix = _LIGHTEST + (1 - _LIGHTEST) * min(max(share, 0.0), 1.0)  # of the color and the ground
-        fills[row, column] = (1 - mix) * ground + mix * np.array(to_rgb(colors[name]))
-    extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(fills, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
+    colors, ground = (
+        {**theme().roles, OTHER_WORDS: theme().ground},
+        np.array(to_rgb(theme().ground)),
+    )
+    shares = np.array([share for _, share in looks])[:, None].clip(0, 1)
+    mixes = _LIGHTEST + (1 - _LIGHTEST) * shares
+    full = np.array([to_rgb(colors[name]) for name, _ in looks])
+    fills = torch.from_numpy((1 - mixes) * ground + mixes * full).view(*maps.weights.shape[:2], 3)
+    ax = grid.draw(page, (left, top), (across, down), fills, interpolation="nearest")
     if across >= 0.08:  # inches with room for lines
         line: dict[str, Any] = {"color": theme().faint, "linewidth": 0.4, "clip_on": False}
         ax.hlines(range(grid.rows + 1), 0, grid.columns, **line)
@@ -1427,7 +1415,6 @@ def draw_head_summary(
         frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
-    grid.number_sides(ax, (across, down))
     counts = Counter(name for name, _ in looks)
     x, y = place[0], top + down * grid.rows + style.AXIS_ROOM + 0.06
     for name in filter(counts.get, colors):  # the key
