@@ -30,17 +30,10 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
+from attnviz.figures import style
 from attnviz.figures.claims import is_logarithmic
 from attnviz.figures.layout import Page, Place, Ruler, line_height
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    LABEL_PAD,
-    NUMBER_SIZE,
-    SMALL_SIZE,
-    SMALLEST_SIZE,
-    TEXT_SIZE,
-    theme,
-)
+from attnviz.figures.style import SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, theme
 from attnviz.formula.attention import HIDDEN
 from attnviz.heads import Maps
 from attnviz.results import AxisGeometry, Landmark
@@ -49,6 +42,7 @@ from attnviz.results.text import literal, with_minus
 Edges: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]  # of rows and of columns
 _NO_GEOMETRY = AxisGeometry()
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
+_PAD = 0.06  # inches between a label and its axis
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
 
 
@@ -329,7 +323,7 @@ def write_numbers(
     mesh: QuadMesh,
     values: Tensor,
     say: Callable[[float], str] | Sequence[Sequence[str]] = decimals,
-    points: float = NUMBER_SIZE,
+    points: float = style.NUMBER_SIZE,
     *,
     shown: Tensor | None = None,
     edges: Edges | None = None,
@@ -460,7 +454,7 @@ def fit_ticks(
     elif every == 1 and cell > 1.4 * line_height(points):
         rotation, room = 45, (widest + line_height(points)) * math.sqrt(0.5)
     unknown = tuple(bool(side.unknown[i]) for i in shown) if side.unknown else ()
-    return Ticks(labels, places, points, every > 1, rotation, room + LABEL_PAD, unknown=unknown)
+    return Ticks(labels, places, points, every > 1, rotation, room + _PAD, unknown=unknown)
 
 
 def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> Ticks:
@@ -474,7 +468,7 @@ def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> 
     labels = tuple(f"{value:g}" for value in np.round(inside, 6))
     places = tuple((value - start) / step for value in inside)
     room = ruler.widest(labels, TEXT_SIZE) if axis == "y" else line_height(TEXT_SIZE)
-    return Ticks(labels, places, TEXT_SIZE, True, 0, room + LABEL_PAD, "s")
+    return Ticks(labels, places, TEXT_SIZE, True, 0, room + _PAD, "s")
 
 
 def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
@@ -492,7 +486,7 @@ def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest
         room = ruler.widest(labels, SMALL_SIZE)
     places = tuple((mark.position - side.start) / side.cell for mark in marks)
     shown = slice(None, None, every)
-    return Ticks(labels[shown], places[shown], SMALL_SIZE, True, 0, room + LABEL_PAD, "position")
+    return Ticks(labels[shown], places[shown], SMALL_SIZE, True, 0, room + _PAD, "position")
 
 
 def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
@@ -515,7 +509,7 @@ def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, 
         if not shown or middle - shown[-1][1] >= distance:
             shown.append((literal(name), middle))
     labels, places = zip(*shown, strict=True)
-    room = ruler.widest(labels, SMALLEST_SIZE) + LABEL_PAD
+    room = ruler.widest(labels, SMALLEST_SIZE) + _PAD
     return Ticks(labels, places, SMALLEST_SIZE, True, 0 if axis == "y" else 90, room)
 
 
@@ -613,9 +607,9 @@ def draw_effects(
     left, top = place
     layers, heads = effects.shape
     grid = HeadGrid(range(layers), range(heads))
-    across = min(0.22, (room - AXIS_ROOM) / grid.columns)
+    across = min(0.22, (room - style.AXIS_ROOM) / grid.columns)
     down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
-    scale, corner = signed_norm(effects.flatten().tolist()), (left + AXIS_ROOM, top)
+    scale, corner = signed_norm(effects.flatten().tolist()), (left + style.AXIS_ROOM, top)
     ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
     if estimated is not None and estimated.any():
         dots = np.array([grid.place(*cell) for cell in estimated.nonzero().tolist()]).T + 0.5
@@ -624,5 +618,5 @@ def draw_effects(
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
     if estimated is not None and estimated.any():
         key += "; dots: estimated from the gradient"
-    bottom = top + down * grid.rows + AXIS_ROOM
-    return page.paragraph(left + AXIS_ROOM, bottom, key, room - AXIS_ROOM)
+    bottom = top + down * grid.rows + style.AXIS_ROOM
+    return page.paragraph(left + style.AXIS_ROOM, bottom, key, room - style.AXIS_ROOM)

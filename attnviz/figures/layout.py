@@ -35,22 +35,8 @@ from matplotlib.transforms import Affine2D, Bbox, ScaledTranslation
 from numpy.typing import NDArray
 
 from attnviz.errors import InputError, refuse_given
-from attnviz.figures.style import (
-    BAR_WIDTH,
-    FULL_WIDTH,
-    LEADING,
-    MARGIN,
-    MM,
-    SANS,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    TITLE_SIZE,
-    drawing,
-    main_font,
-    text_scale,
-    theme,
-    theme_on,
-)
+from attnviz.figures import style
+from attnviz.figures.style import MARGIN, MM, SMALL_SIZE, TEXT_SIZE, drawing, text_scale, theme
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
 
@@ -72,7 +58,7 @@ _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 def line_height(points: float) -> float:
     """Return the height of one line of text in inches."""
-    return points * LEADING / 72
+    return points * style.LEADING / 72
 
 
 class Ruler:
@@ -84,7 +70,7 @@ class Ruler:
         self._figure = Figure()
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
         fonts = {name: rcParams[name] for name in rcParams if name.startswith(_OF_FONTS)}
-        self._widths = self._known.setdefault(repr((main_font(), fonts)), {})
+        self._widths = self._known.setdefault(repr((style.main_font(), fonts)), {})
 
     def width(
         self, text: str, points: float, weight: str = "normal", *, math: bool = False
@@ -185,14 +171,16 @@ class Page:
 
     def __init__(
         self,
-        width: float = FULL_WIDTH,
+        width: float = style.FULL_WIDTH,
         caption: CaptionLength = "short",
         into: Figure | SubFigure | None = None,
         *,
         shown: bool = False,
     ) -> None:
         if into is not None:
-            refuse_given("figure has its own width. Leave one out.", width=width != FULL_WIDTH)
+            refuse_given(
+                "figure has its own width. Leave one out.", width=width != style.FULL_WIDTH
+            )
             width = into.bbox.width / into.dpi / MM
         if not 40 <= width <= 2000:
             raise InputError(
@@ -283,7 +271,7 @@ class Page:
 
     def bar(self, left: float, top: float, room: float) -> Axes:
         """Add the axes of a color bar, at most `room` inches tall."""
-        return self.axes(left, top, BAR_WIDTH, min(room, 1.5))
+        return self.axes(left, top, style.BAR_WIDTH, min(room, 1.5))
 
     def subheading(self, top: float, text: str, color: str | None = None) -> float:
         """Write what is below the heading, muted by default; return the lower edge."""
@@ -292,7 +280,7 @@ class Page:
 
     def heading(self, text: str) -> float:
         """Write the title of the page; return its lower edge."""
-        return self.subtitle(self.left, MARGIN, text, self.room, points=TITLE_SIZE)
+        return self.subtitle(self.left, MARGIN, text, self.room, points=style.TITLE_SIZE)
 
     def subtitle(
         self, left: float, top: float, text: str, room: float, *, points: float = TEXT_SIZE
@@ -389,7 +377,7 @@ def new_page(
     shown: bool = False,
 ) -> Iterator[Page]:
     """Set the style and the fonts for texts, and begin a page. width : in mm."""
-    colors = None if into is None else theme_on(into.get_facecolor())
+    colors = None if into is None else style.theme_on(into.get_facecolor())
     with drawing(texts, theme=colors):
         yield Page(width, caption, into, shown=shown)
 
@@ -430,7 +418,7 @@ def face(weight: str, text: str = "") -> dict[str, Any]:
     if weight != "bold" or not has_bold:
         return {"fontweight": "normal"}
     # Few fallback fonts are bold, and bold text here needs none.
-    family = [*dict.fromkeys((main_font(), SANS)), "sans-serif"]
+    family = [*dict.fromkeys((style.main_font(), style.SANS)), "sans-serif"]
     return {"fontweight": weight, "fontfamily": family}
 
 
@@ -535,12 +523,12 @@ def add_caption(
     >>> figure = attnviz.plot.add_caption(figure, text=text, agreement=result.agreement)
     """
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
-    with drawing(parts, theme=theme_on(figure.get_facecolor())):
+    with drawing(parts, theme=style.theme_on(figure.get_facecolor())):
         scale = text_scale()
         width = float(figure.get_size_inches()[0]) / scale
         if title is not None:
-            lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
-            look: dict[str, Any] = {"fontsize": TITLE_SIZE * scale, **face("bold")}
+            lines = Ruler().wrap(title, width - 2 * MARGIN, style.TITLE_SIZE, "bold")
+            look: dict[str, Any] = {"fontsize": style.TITLE_SIZE * scale, **face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
