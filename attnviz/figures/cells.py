@@ -20,7 +20,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from matplotlib.image import AxesImage
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import Patch, PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -359,10 +359,10 @@ def frame(
     size: tuple[float, float],
     color: str | None = None,
     linewidth: float = 1.0,
-) -> None:
+) -> Patch:
     """Draw a frame around some cells, by default in the color of the claim."""
     look: dict[str, Any] = {"edgecolor": color or theme().claim, "linewidth": linewidth}
-    ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
+    return ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
 
 
 def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> None:

@@ -25,7 +25,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
@@ -46,32 +46,19 @@ from attnviz.results.text import literal, source
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
-_LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and without
+_LARGEST_CELL = 0.46  # inches of a cell beside others
 _READABLE = 0.13  # inches of a row with room for its label
 _SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
-_WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
-# Below a sentence.
-_FEW_WORDS, _MANY_WORDS = 12, 40  # for a column of a journal, and with higher arcs
-_MOST_SENTENCES, _MOST_WORDS = 11, 250  # that are written out above a map
-_LARGEST_MAP = 5.2  # inches of the map below a text that is written out
-_SAID_FROM = 6  # words, from which on a note in the map says what is hatched
-_WHOLE = 0.99  # the least sum of a row of which nothing is missing
-_LEAST_NUMBER = 0.05  # the least weight that is written
-_SCALE = 14  # mm of a color scale
+_SCALE = 14 * MM  # the width of a color scale below a sentence
 _ARROW = np.array(
     [(-1, 0.1), (0.3, 0.1), (0.3, 0.45), (1, 0), (0.3, -0.45), (0.3, -0.1), (-1, -0.1), (-1, 0.1)]
 )
 _MOST_CELLS = 500  # along a side; more would be too small for print
 # Over an image.
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
-_SHADE = 0.4  # of black where the image is black: more would hide the colors
-_BRIGHTENED = 0.7  # the exponent of the brightness of the image
-_FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
 # All heads.
 _LONGEST_WORD = 0.5  # inches of a word beside a tile
-_MOST_TILES = 200  # more heads are summarized
-_TILE = 64  # cells a side at most; longer maps are pooled for display
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
 Patch: TypeAlias = tuple[int, int] | str
@@ -321,7 +308,7 @@ def draw_heatmap(
         page = Page(width, caption, shown=True)
         if query is None:
             return _map_page(page, selected, look)
-        return draw_image_page(page, drawn, query, selected.overview, look)
+        return _image_page(page, selected, query, look)
 
 
 def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
@@ -467,7 +454,7 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     start = _head_map(page, selected, look, form) + GAP / 2
     if form == "paragraph":
         start = _write_text(page, selected, scale, start) + GAP
-        right = min(right, page.left + _LARGEST_MAP)
+        right = min(right, page.left + 5.2)  # inches
     draw = _draw_sentence if form == "sentence" else _draw_panel
     ax, bottom, (left, end) = draw(page, selected, scale, look, (start, right))
     if look.cbar_ax is not None:
@@ -502,7 +489,7 @@ def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> flo
         splits = "splits 100% among the words above it"
         if drawn.special == "hide":
             splits += " and the special tokens, which are hidden"
-        elif drawn.weights.sum(-1).min() < _WHOLE:
+        elif drawn.weights.sum(-1).min() < 0.99:
             splits = "splits less than 100% among the words above it"
         says = [where, f"Each row is one word and {splits}", *filter(None, [finding.more])]
     return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
@@ -545,7 +532,7 @@ def _draw_panel(
     top, right = place
     ruler, room = page.ruler, right - page.left
     longest, left = _LONGEST * room, MARGIN + _LABEL
-    largest = _LARGEST_ALONE if is_alone else _LARGEST_CELL
+    largest = 0.55 if is_alone else _LARGEST_CELL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
         across, down = _cell_size(drawn, right - left - style.BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
@@ -579,15 +566,15 @@ def _is_sentence(drawn: AttentionMap) -> bool:
 
 
 def _has_few_words(drawn: AttentionMap) -> bool:
-    return int(drawn.is_word[0].sum()) <= _FEW_WORDS
+    return int(drawn.is_word[0].sum()) <= 12
 
 
 def _is_paragraph(drawn: AttentionMap) -> bool:
     """Whether a text of too many words for one line is short enough to be written out."""
-    if not _is_sentence(drawn) or len(drawn.rows) > _MOST_WORDS:
+    if not _is_sentence(drawn) or len(drawn.rows) > 250:
         return False
     from_right = claims.is_right_to_left("".join(drawn.rows))
-    return max(arcs.sentences_of(drawn)) < _MOST_SENTENCES and not from_right
+    return max(arcs.sentences_of(drawn)) <= 10 and not from_right
 
 
 def _write_text(page: Page, selected: SelectedMap, scale: WeightScale, top: float) -> float:
@@ -633,7 +620,7 @@ def _draw_sentence(
         if query != key and (finding.cell or linked[query, key])
     ]
     links = arcs.strongest_links(drawn.weights.float(), linked, claimed)
-    high = 18 if len(drawn.rows) > _MANY_WORDS else 16 if page.width > WIDE else 13
+    high = 18 if len(drawn.rows) > 40 else 16 if page.width > WIDE else 13
     above = arcs.Arcs(links, names, claimed, high * MM)
     start, (wide, tall) = top + above.height + names.height, grid.size
     ax = page.axes(grid.left, start, wide, tall)
@@ -658,7 +645,7 @@ def _draw_below(
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
-        written = grid.spaced(weights >= max(1 / n, _LEAST_NUMBER))
+        written = grid.spaced(weights >= max(1 / n, 0.05))
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
@@ -668,7 +655,7 @@ def _draw_below(
     _draw_weights(ax, spaced, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
     cells.outline(ax, grid.spaced(claimed), edges)
     wide, tall = grid.size
-    if n >= _SAID_FROM and _is_causal(drawn):
+    if n >= 6 and _is_causal(drawn):
         ax.text(
             1 - 2 * MM / wide, 1 - 2 * MM / tall, "comes later: not read", fontsize=SMALL_SIZE,
             color=theme().muted, ha="right", va="top", transform=ax.transAxes,
@@ -708,18 +695,17 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
     names = ["first text", "second text"] if drawn.boundary[1] else ["prompt", "generated"]
     below = 3.2 * MM + line_height(SMALL_SIZE)
     canvas = page.canvas(page.left, top + MM, right - page.left, below - MM)
-    widths = {name: page.ruler.width(name, _small(page)) for name in names}
     limits = itertools.pairwise([0, grid.breaks[0], len(grid.places)])
     for name, (first, last) in zip(names, limits, strict=True):
         start, end = sorted((grid.places[first], grid.places[last - 1]))
         start, end = start - grid.pitch / 2 + 0.3 * MM, end + grid.pitch / 2 - 0.3 * MM
         xs, ys = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
         canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
-        style, half = "italic" if name == "generated" else "normal", widths[name] / 2
+        half = page.ruler.width(name, _small(page)) / 2
         middle = min(max((start + end) / 2, page.left + half), right - half)
         canvas.text(
             middle, top + 3.2 * MM, name, fontsize=_small(page), color=theme().muted,
-            ha="center", va="top", fontstyle=style,
+            ha="center", va="top", fontstyle="italic" if name == "generated" else "normal",
         )  # fmt: skip
     return top + below
 
@@ -734,16 +720,16 @@ def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right:
     ]
     names = [name.replace(" of ", " on ") for name in names]
     begin = page.ruler.width(least, points) + 0.8 * MM
-    wide = [begin + (_SCALE + 1) * MM + page.ruler.width(name, points) for name in names]
+    wide = [begin + _SCALE + MM + page.ruler.width(name, points) for name in names]
     x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
     canvas = page.canvas(page.left, top, right - page.left, 1.8 * MM)
     text: dict[str, Any] = {"fontsize": points, "color": theme().muted, "va": "center"}
     for name, room, (_, bar) in zip(names, wide, bars, strict=True):
-        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE * MM
+        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE
         box = start, end, top + 1.8 * MM, top
         canvas.text(x, middle, least, **text)
         canvas.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
-        frame(canvas, (start, top), (_SCALE * MM, 1.8 * MM), theme().faint, 0.3)
+        frame(canvas, (start, top), (_SCALE, 1.8 * MM), theme().faint, 0.3)
         canvas.text(end + MM, middle, name, **text)
         x += room + 4 * MM
     return top + 1.8 * MM + GAP / 2
@@ -812,7 +798,7 @@ def _draw_matrix(
         weights, scale = cells.pool_largest(weights[None], size)[0], scale.pooled(size)
     written = weights >= round(1 / n, 2) - 0.005
     if drawn.signed:
-        written = weights.abs() >= _WRITTEN_SHARE * weights.abs().max()
+        written = weights.abs() >= 0.1 * weights.abs().max()
     edges = np.linspace(0, m, size[0] + 1), np.linspace(0, n, size[1] + 1)
     _draw_weights(ax, weights, scale, look, edges, written if write else None)
     ax.set_aspect("equal" if across == down or look.mesh.get("square") else "auto")
@@ -922,11 +908,10 @@ def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None
     return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
 
 
-def draw_image_page(
-    page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None, look: Look
-) -> Axes:
+def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Axes:
     """Draw the image, the map over it, an overview and a caption."""
-    image, ruler = drawn.image, page.ruler
+    drawn, overview, ruler = selected.map, selected.overview, page.ruler
+    image = drawn.image
     assert image is not None
     is_beside = overview is not None and page.width > WIDE
     # A tall overview is beside two pictures one below the other, a wide one beside both.
@@ -962,10 +947,9 @@ def draw_image_page(
 
     bottom = below + tall
     if overview is not None:
-        keys = len(drawn.columns)
-        _, limit = _doublings(_times_even(drawn, query), look)
         of_heads = _on_grid(overview.weights[..., query, :], overview.sides[1])
-        of_heads, _ = _doublings(keys * of_heads, look)
+        of_heads, _ = _doublings(len(drawn.columns) * of_heads, look)
+        _, limit = _doublings(_times_even(drawn, query), look)
         ratios = (of_heads / limit).clamp(-1, 1)
         place, start = (page.left, page.right), bottom + GAP
         if is_beside:
@@ -1044,9 +1028,9 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
         doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
     rows, columns = _grid_size(drawn.sides[1])
-    brightness = (drawn.image.numpy() @ np.array(style.LUMINANCE) / 255) ** _BRIGHTENED
+    brightness = (drawn.image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
     shade, extent = np.zeros((*brightness.shape, 3)), (0, columns, rows, 0)
-    alpha = _SHADE * (1 - brightness)
+    alpha = 0.4 * (1 - brightness)  # more would hide the colors
     ax.imshow(shade, alpha=alpha, extent=extent, aspect="auto", origin="upper", zorder=2)
     _outline(ax, drawn, query)
     return mesh
@@ -1097,13 +1081,10 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     if (patch := _patch_of(drawn, query)) is not None:
-        size = max(1.0, max(rows, columns) / _FINE)
+        size = max(1.0, max(rows, columns) / 25)  # frames around smaller patches are larger
         corner = patch[1] + (1 - size) / 2, patch[0] + (1 - size) / 2
-        box = Rectangle(
-            corner, size, size, fill=False, edgecolor=theme().claim, linewidth=1.4, zorder=3
-        )
-        box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
-        ax.add_patch(box)
+        box = frame(ax, corner, (size, size), linewidth=1.4)
+        box.set(clip_on=True, path_effects=[withStroke(linewidth=2.6, foreground="white")])
 
 
 # --- all heads
@@ -1174,7 +1155,7 @@ def heads(
 
 def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
     """Return what to draw of each head where there are too many for their maps, else None."""
-    return where_heads_look(maps) if maps.weights.shape[:2].numel() > _MOST_TILES else None
+    return where_heads_look(maps) if maps.weights.shape[:2].numel() > 200 else None
 
 
 def _draw_examples(
@@ -1338,7 +1319,7 @@ def _tile(
 
     headroom : the gap above each map, as a share of its height.
     """
-    m, n = (min(side, _TILE) for side in maps.shape[1:])  # the cells that a tile has room for
+    m, n = (min(side, 64) for side in maps.shape[1:])  # the cells that a tile has room for
     scale, maps = scale.pooled((m, n)), cells.pool_largest(maps.float(), (m, n))
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
