@@ -25,8 +25,6 @@ LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a l
 SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
-_LEADS = 2 / 3  # of the largest weight, from which on content words are the finding
-_SEEN = 0.5  # the weight from which on it is the finding of a head that rests, too
 _RULES = {
     "previous": "Words look at the word before them", "next": "Words look at the word after them",
     "itself": "Words look at themselves",
@@ -126,10 +124,10 @@ def _of_words(drawn: OneMap) -> Finding | None:
     rows, columns = (content_words(_words(*side)) for side in sides)
     weights = drawn.weights.float().masked_fill(~linked, 0.0)
     leading = weights * (rows[:, None] & columns)
-    weights = leading if leading.max() >= _LEADS * weights.max() else weights
+    weights = leading if leading.max() >= 2 / 3 * weights.max() else weights
     row, column = divmod(int(weights.argmax()), n := weights.shape[1])
     largest = float(weights[row, column])
-    if family is not None and (largest < _SEEN or not any(resting_heads(drawn))):
+    if family is not None and (largest < 0.5 or not any(resting_heads(drawn))):
         return family
     if not linked.any() or not drawn.weights.isfinite().all():
         return None

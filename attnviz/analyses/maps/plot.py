@@ -601,10 +601,7 @@ def _is_causal(drawn: AttentionMap) -> bool:
 def _draw_sentence(
     page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
 ) -> tuple[Axes, float, Place]:
-    """Draw the words with arcs above them, the map exactly below, and the scales.
-
-    The parameters and what is returned are those of `_draw_panel`.
-    """
+    """Draw the words with arcs above, the map exactly below, and the scales; see `_draw_panel`."""
     drawn, finding, (top, right) = selected.map, selected.finding, place
     grid = Grid.of(page, drawn, right, finding.cell or ())
     names = arcs.Names.fit(grid, page.ruler, (page.left, right))
@@ -870,7 +867,10 @@ def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
 
 
 def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int | None:
-    """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
+    """Return the row of a map to draw over the image; None if it is drawn as a matrix.
+
+    By default that of the last word, else of [CLS], else of the patch in the middle.
+    """
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
     key_patches = drawn.sides[1].patches
     over_image = drawn.image is not None and key_patches is not None and any(key_patches)
@@ -885,7 +885,13 @@ def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int
             "weights that are drawn over an image. Leave it out."
         )
     if patch is None:
-        return _default_query(drawn, patches)
+        words = drawn.is_word[0].tolist()
+        if texts := [n for n, place in enumerate(patches) if place is None and words[n]]:
+            return texts[-1]
+        if "[CLS]" in drawn.rows:
+            return drawn.rows.index("[CLS]")
+        rows, columns = _grid_size(drawn.sides[0])
+        return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
     for row, (label, place) in enumerate(zip(drawn.rows, patches, strict=True)):
         if patch == place or (isinstance(patch, str) and patch.casefold() == label.casefold()):
             return row
@@ -895,17 +901,6 @@ def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int
         rows, columns = _grid_size(drawn.sides[0])
         choices.append(f"a patch as (row, column) from (0, 0) to ({rows - 1}, {columns - 1})")
     raise InputError(f"{patch!r} is not a query of the map. Choose {' or '.join(choices)}.")
-
-
-def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None]) -> int:
-    """Return the last word of a text; else the row of [CLS], or of the patch in the middle."""
-    words = drawn.is_word[0].tolist()
-    if texts := [n for n, patch in enumerate(patches) if patch is None and words[n]]:
-        return texts[-1]
-    if "[CLS]" in drawn.rows:
-        return drawn.rows.index("[CLS]")
-    rows, columns = _grid_size(drawn.sides[0])
-    return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
 
 
 def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Axes:
@@ -1239,15 +1234,12 @@ def draw_head_grid(
             label(x + wide, y - 0.04, name, color=theme().claim, ha="right")
         else:
             label(x, y - 0.03, name, color=theme().muted)
-    bottom = top + height
+    bottom = top + height + (GAP if one_layer else style.AXIS_ROOM + 0.04)
     if not one_layer:
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
-        bottom += style.AXIS_ROOM + 0.04
     elif words is None:
         ax.set_axis_off()
-        bottom += GAP
     else:
-        bottom += GAP
         m, n = weights.shape[2:]
         across, down = wide / n, high / m
         starts = [row + 1 - high for row in range(rows)]
@@ -1258,19 +1250,16 @@ def draw_head_grid(
     if ratios is not None:
         return bottom
     if words is None:
-        _draw_bars_below(page, scale, place, bottom)
+        _draw_bars_below(page, scale, left, right, bottom)
         return bottom + 0.18
-    _draw_bars_below(page, scale, (left + indent + width / columns, right), bottom)
+    _draw_bars_below(page, scale, left + indent + width / columns, right, bottom)
     return max(bottom + 0.18, top + height + words[1].room)
 
 
 def _fit_titles(
     titles: Sequence[str], names: Sequence[str], ruler: layout.Ruler, room: float
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Shorten the titles and the names of tiles until both have room above one, in inches.
-
-    names : of families, with their share: "next 78%".
-    """
+    """Shorten titles and names ("next 78%") until both have room above a tile, in inches."""
     numbers = [title.removeprefix("head ") for title in titles]
     short = [name.partition(" ")[0] for name in names]
     for choice in ((titles, names), (numbers, names), (numbers, short)):
@@ -1280,25 +1269,17 @@ def _fit_titles(
 
 
 def _words_beside(maps: HeadMaps, ruler: layout.Ruler, tile: float) -> tuple[Ticks, Ticks] | None:
-    """Return the labels of queries and keys beside a tile, or None if some have no room.
-
-    tile : inches across, at most.
-    """
+    """Return the labels beside a tile of some inches, or None if some have no room."""
     cell = (tile - _LONGEST_WORD / 2) / maps.weights.shape[3]
     if cell * 72 < 1.2 * style.SMALLEST_SIZE or maps.sides[1].cell > 1:
         return None
-    rows, columns = (
-        fit_ticks(words, cell, ruler, axis=axis, side=side, longest=_LONGEST_WORD)
-        for words, axis, side in zip((maps.rows, maps.columns), "yx", maps.sides, strict=True)
-    )
-    return rows, columns
+    (y, x), longest = maps.sides, _LONGEST_WORD
+    rows = fit_ticks(maps.rows, cell, ruler, axis="y", side=y, longest=longest)
+    return rows, fit_ticks(maps.columns, cell, ruler, axis="x", side=x, longest=longest)
 
 
-def _draw_bars_below(
-    page: Page, scale: WeightScale, place: tuple[float, float], top: float
-) -> None:
+def _draw_bars_below(page: Page, scale: WeightScale, left: float, right: float, top: float) -> None:
     """Draw as many color bars as fit side by side, aligned with the right edge."""
-    left, right = place
     size = max(0.19 * (right - left), 0.4)
     bars = scale.bars
     labels = [f"weight {name}".strip() for name, _ in bars]
@@ -1313,9 +1294,7 @@ def _draw_bars_below(
 def _tile(
     maps: Tensor, scale: WeightScale, rows: int, columns: int, *, headroom: float
 ) -> tuple[NDArray[np.uint8], tuple[float, float]]:
-    """Arrange maps (N, m, n) as one image of rows × columns tiles.
-
-    Returns the colors, and the share of its tile that each map fills, across and down.
+    """Return the colors of maps (N, m, n) in tiles, and the share of a tile that a map fills.
 
     headroom : the gap above each map, as a share of its height.
     """
@@ -1339,24 +1318,18 @@ def draw_overview(
     marked: AttentionMap,
     ratios: Tensor | None = None,
 ) -> float:
-    """Draw all heads with the drawn one framed, below a title; return the lower edge.
-
-    The parameters are those of `draw_head_grid`, but marked : the map of the heads to frame.
-    """
-    count = maps.weights.shape[0] * maps.weights.shape[1]
-    numbers = [maps.numbers.index(head) for head in marked.heads]
+    """Draw all heads with those of a map framed; return the lower edge. See `draw_head_grid`."""
+    numbers, room = [maps.numbers.index(head) for head in marked.heads], place[1] - place[0]
     heads = [(maps.layers.index(layer), head) for layer in marked.layers for head in numbers]
-    these = "This head" if len(heads) == 1 else "These heads"
     looks = None if ratios is not None else summaries(maps)
+    these = "This head" if len(heads) == 1 else "These heads"
     scale = "on one scale" if looks is None else "by what they attend to"
-    title = f"{these} among all {count:,}, {scale}"
-    top = page.subtitle(place[0], top, title, place[1] - place[0])
-    if looks is not None:
-        tallest = 0.4 * (place[1] - place[0])
-        return draw_head_summary(
-            page, maps, looks, place, top + 0.04, marked=heads, tallest=tallest
-        )
-    return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads)
+    title = f"{these} among all {maps.weights.shape[:2].numel():,}, {scale}"
+    top = page.subtitle(place[0], top, title, room)
+    if looks is None:
+        return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads)
+    how: dict[str, Any] = {"marked": heads, "tallest": 0.4 * room}
+    return draw_head_summary(page, maps, looks, place, top + 0.04, **how)
 
 
 def draw_head_summary(
