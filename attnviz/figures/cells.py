@@ -40,7 +40,6 @@ from attnviz.results import AxisGeometry, Landmark
 from attnviz.results.text import literal, with_minus
 
 Edges: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]  # of rows and of columns
-_NO_GEOMETRY = AxisGeometry()
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 _PAD = 0.06  # inches between a label and its axis
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
@@ -420,7 +419,7 @@ def fit_ticks(
     ruler: Ruler,
     *,
     axis: str,
-    side: AxisGeometry = _NO_GEOMETRY,
+    side: AxisGeometry = AxisGeometry(),  # noqa: B008  it does not change
     longest: float = math.inf,
     named: int = 0,
 ) -> Ticks:

@@ -1227,13 +1227,13 @@ def draw_head_grid(
     look["linewidths"] = [1.4 if n in framed else 0.3 for n in upward]
     ax.add_collection(PolyCollection([boxes[n] for n in upward], **look), autolim=False)
     label = partial(ax.text, fontsize=SMALL_SIZE if one_layer else style.SMALLEST_SIZE)
-    for (x, y), title in zip(corners, titles, strict=False):
-        label(x, y - 0.04, title, color=theme().muted)
-    for (x, y), name in zip(corners, names, strict=False):
+    for number, (x, y) in enumerate(corners):
         if one_layer:
-            label(x + wide, y - 0.04, name, color=theme().claim, ha="right")
-        else:
-            label(x, y - 0.03, name, color=theme().muted)
+            label(x, y - 0.04, titles[number], color=theme().muted)
+        if any(names) and one_layer:
+            label(x + wide, y - 0.04, names[number], color=theme().claim, ha="right")
+        elif any(names):
+            label(x, y - 0.03, names[number], color=theme().muted)
     bottom = top + height + (GAP if one_layer else style.AXIS_ROOM + 0.04)
     if not one_layer:
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
