@@ -205,16 +205,11 @@ class WeightScale:
             gray = _colors(values, self.neutral, theme().neutral)
             colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
         if self.masked is not None:
-            colors[..., self.masked.numpy(), :] = bytes_of(theme().masked)
+            colors[..., self.masked.numpy(), :] = as_bytes(to_rgba(theme().masked))
         return colors
 
 
-def bytes_of(color: str) -> NDArray[np.uint8]:
-    """Return red, green, blue and opacity of a color, 0 to 255."""
-    return _rounded(to_rgba(color))
-
-
-def _rounded(colors: ArrayLike) -> NDArray[np.uint8]:
+def as_bytes(colors: ArrayLike) -> NDArray[np.uint8]:
     """Return colors as bytes; those of matplotlib are truncated."""
     return np.rint(255 * np.asarray(colors, np.float32)).astype(np.uint8)
 
@@ -222,7 +217,7 @@ def _rounded(colors: ArrayLike) -> NDArray[np.uint8]:
 def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> NDArray[np.uint8]:
     lowest = norm.vmin if isinstance(norm, LogNorm) else None
     shown = values.ravel() if lowest is None else np.maximum(values.ravel(), lowest)
-    return _rounded(colors(norm(shown))).reshape(*values.shape, 4)
+    return as_bytes(colors(norm(shown))).reshape(*values.shape, 4)
 
 
 # --- cells and their labels
@@ -251,14 +246,8 @@ def draw_cells(
         "linewidth": 0.4 if vector and lines else 0.0,
         "rasterized": not vector,
     }
-    drawn = ax.pcolormesh(
-        across,
-        down,
-        values.masked_fill(values < HIDDEN, torch.nan).numpy(),
-        cmap=colors,
-        norm=norm,
-        **(look | mesh),
-    )
+    shown = values.masked_fill(values < HIDDEN, torch.nan).numpy()
+    drawn = ax.pcolormesh(across, down, shown, cmap=colors, norm=norm, **(look | mesh))
     ax.set(xlim=across[[0, -1]], ylim=down[[-1, 0]], xticks=[], yticks=[])
     ax.grid(visible=False)  # axes of the user may have one
     ax.spines[:].set_visible(False)
@@ -610,12 +599,11 @@ def draw_effects(
     down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
     scale, corner = signed_norm(effects.flatten().tolist()), (left + style.AXIS_ROOM, top)
     ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
-    if estimated is not None and estimated.any():
-        dots = np.array([grid.place(*cell) for cell in estimated.nonzero().tolist()]).T + 0.5
-        ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)
+    dots = [] if estimated is None else [grid.place(*n) for n in estimated.nonzero().tolist()]
+    if dots:
+        ax.plot(*np.array(dots).T + 0.5, ".", color=theme().muted, markersize=1.5, clip_on=False)
     key = f"red: {raises} (at most {scale.vmax:.2g} {unit})"
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
-    if estimated is not None and estimated.any():
-        key += "; dots: estimated from the gradient"
+    key += "; dots: estimated from the gradient" if dots else ""
     bottom = top + down * grid.rows + style.AXIS_ROOM
     return page.paragraph(left + style.AXIS_ROOM, bottom, key, room - style.AXIS_ROOM)

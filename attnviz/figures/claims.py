@@ -184,10 +184,6 @@ def _share(drawn: OneMap, share: float) -> str:
     return f"{share:.0%}{', special tokens aside' * (drawn.special == 'remove')}"
 
 
-def _whose(drawn: OneMap) -> str:
-    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
-
-
 def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
     """Return what one word looks at; hardly, if it gives it less than evenly."""
     query, key = (quoted(spelled(label)) for label in (drawn.rows[row], drawn.columns[column]))
@@ -223,7 +219,7 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     weights, cell = drawn.weights.float(), drawn.sides[0].cell
     if drawn.stack == "cross" or drawn.sides[0] != drawn.sides[1] or not weights.isfinite().all():
         return None
-    these = _whose(drawn)
+    these = "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
     at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
     if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
         return Finding(f"About {at_start:.0%} of {these} attention goes to the first {cell} tokens")

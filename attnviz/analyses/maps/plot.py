@@ -22,7 +22,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb
+from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.patches import PathPatch
@@ -1302,7 +1302,7 @@ def _tile(
     scale, maps = scale.pooled((m, n)), cells.pool_largest(maps.float(), (m, n))
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
-    places[:] = cells.bytes_of(theme().ground)
+    places[:] = cells.as_bytes(to_rgba(theme().ground))
     places[: len(maps), down:, :n] = scale.rgba(maps)
     side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
