@@ -52,7 +52,6 @@ def heatmap(call: Call) -> int:
     with progress_bar("drawing"):
         from attnviz.analyses.maps.compute import rank_heads
         from attnviz.analyses.maps.plot import draw_heatmap, select_map
-        from attnviz.figures.claims import of_map
 
     drawn = select_map(
         result,
@@ -65,7 +64,7 @@ def heatmap(call: Call) -> int:
     ranking = ranking.of_layer(layer) if words is None and isinstance(layer, int) else ranking
     return call.report(
         drawn.map,
-        *drawn.map.printed(of_map(drawn.map, drawn.asked), console.width),
+        *drawn.map.printed(drawn.finding, console.width),
         ranking,
         draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
     )

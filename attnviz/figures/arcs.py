@@ -211,9 +211,15 @@ class Names:
     def draw(self, canvas: Axes, bottom: float) -> None:
         """Write the words above a map that begins at the bottom."""
         high, dy, turn = line_height(self.points), 0.8 * MM, 0
-        if self.form == "line":
-            self._lead(canvas, bottom)
-            dy = 5 * MM
+        if self.form == "line":  # a hair line leads each word to its column
+            paths, dy = [], 5 * MM
+            for x, column in zip(self.middles, self.columns, strict=True):
+                points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
+                paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
+            claimed = [n in self.sentence.claimed for n in range(len(paths))]
+            colors = [theme().ink if one else theme().faint for one in claimed]
+            lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
+            canvas.add_collection(lines, autolim=False)
         how: dict[str, Any] = {"ha": "center", "va": "baseline"}
         if self.form == "upright":
             how, high, turn = {"ha": "left", "va": "center"}, 0.0, 90
@@ -222,17 +228,6 @@ class Names:
                 x, bottom - dy - 0.28 * high, word, fontsize=self.points, rotation=turn,
                 rotation_mode="anchor", **how, **self.sentence.look(n),
             )  # fmt: skip
-
-    def _lead(self, canvas: Axes, bottom: float) -> None:
-        """Draw a hair line from each word to its column."""
-        paths = []
-        for x, column in zip(self.middles, self.columns, strict=True):
-            points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
-            paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
-        claimed = [n in self.sentence.claimed for n in range(len(paths))]
-        colors = [theme().ink if one else theme().faint for one in claimed]
-        lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
-        canvas.add_collection(lines, autolim=False)
 
 
 @dataclass(frozen=True)
@@ -298,15 +293,12 @@ class Arcs:
             head = [(end - half, tip - _HEAD), (end + half, tip - _HEAD), (end, tip)]
             canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=order))
             if self._has_number(link):
-                self._write(canvas, (start + end) / 2, top - rise - (0.8 + 0.5 * wide) * MM, weight)
-
-    def _write(self, canvas: Axes, x: float, y: float, weight: float) -> None:
-        """Write the share of the claim above its arc, within the canvas."""
-        left, right = canvas.get_xlim()
-        x = min(max(x, left + 2 * _HEAD), right - 2 * _HEAD)
-        look = {"color": theme().claim, "fontsize": self.names.sentence.points, **face("bold")}
-        text = canvas.text(x, y, f"{weight:.0%}", ha="center", zorder=5, **look)
-        text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])
+                left, right = canvas.get_xlim()
+                x = min(max((start + end) / 2, left + 2 * _HEAD), right - 2 * _HEAD)
+                y = top - rise - (0.8 + 0.5 * wide) * MM
+                look = {"fontsize": self.names.sentence.points, "zorder": 5, **face("bold")}
+                text = canvas.text(x, y, f"{weight:.0%}", ha="center", color=color, **look)
+                text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])
 
 
 # --- a text of too many words for one line

@@ -20,7 +20,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgba
 from matplotlib.image import AxesImage
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import Patch, PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -30,25 +30,18 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from attnviz.errors import InputError, did_you_mean
+from attnviz.figures import style
 from attnviz.figures.claims import is_logarithmic
-from attnviz.figures.layout import Page, Ruler, line_height
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    LABEL_PAD,
-    NUMBER_SIZE,
-    SMALL_SIZE,
-    SMALLEST_SIZE,
-    TEXT_SIZE,
-    theme,
-)
+from attnviz.figures.layout import Page, Place, Ruler, line_height
+from attnviz.figures.style import SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, theme
 from attnviz.formula.attention import HIDDEN
 from attnviz.heads import Maps
 from attnviz.results import AxisGeometry, Landmark
 from attnviz.results.text import literal, with_minus
 
 Edges: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]  # of rows and of columns
-_NO_GEOMETRY = AxisGeometry()
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
+_PAD = 0.06  # inches between a label and its axis
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
 
 
@@ -212,16 +205,11 @@ class WeightScale:
             gray = _colors(values, self.neutral, theme().neutral)
             colors = np.where(self.uninformative.numpy()[..., None], gray, colors)
         if self.masked is not None:
-            colors[..., self.masked.numpy(), :] = bytes_of(theme().masked)
+            colors[..., self.masked.numpy(), :] = as_bytes(to_rgba(theme().masked))
         return colors
 
 
-def bytes_of(color: str) -> NDArray[np.uint8]:
-    """Return red, green, blue and opacity of a color, 0 to 255."""
-    return _rounded(to_rgba(color))
-
-
-def _rounded(colors: ArrayLike) -> NDArray[np.uint8]:
+def as_bytes(colors: ArrayLike) -> NDArray[np.uint8]:
     """Return colors as bytes; those of matplotlib are truncated."""
     return np.rint(255 * np.asarray(colors, np.float32)).astype(np.uint8)
 
@@ -229,7 +217,7 @@ def _rounded(colors: ArrayLike) -> NDArray[np.uint8]:
 def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> NDArray[np.uint8]:
     lowest = norm.vmin if isinstance(norm, LogNorm) else None
     shown = values.ravel() if lowest is None else np.maximum(values.ravel(), lowest)
-    return _rounded(colors(norm(shown))).reshape(*values.shape, 4)
+    return as_bytes(colors(norm(shown))).reshape(*values.shape, 4)
 
 
 # --- cells and their labels
@@ -258,14 +246,8 @@ def draw_cells(
         "linewidth": 0.4 if vector and lines else 0.0,
         "rasterized": not vector,
     }
-    drawn = ax.pcolormesh(
-        across,
-        down,
-        values.masked_fill(values < HIDDEN, torch.nan).numpy(),
-        cmap=colors,
-        norm=norm,
-        **(look | mesh),
-    )
+    shown = values.masked_fill(values < HIDDEN, torch.nan).numpy()
+    drawn = ax.pcolormesh(across, down, shown, cmap=colors, norm=norm, **(look | mesh))
     ax.set(xlim=across[[0, -1]], ylim=down[[-1, 0]], xticks=[], yticks=[])
     ax.grid(visible=False)  # axes of the user may have one
     ax.spines[:].set_visible(False)
@@ -329,7 +311,7 @@ def write_numbers(
     mesh: QuadMesh,
     values: Tensor,
     say: Callable[[float], str] | Sequence[Sequence[str]] = decimals,
-    points: float = NUMBER_SIZE,
+    points: float = style.NUMBER_SIZE,
     *,
     shown: Tensor | None = None,
     edges: Edges | None = None,
@@ -365,10 +347,10 @@ def frame(
     size: tuple[float, float],
     color: str | None = None,
     linewidth: float = 1.0,
-) -> None:
+) -> Patch:
     """Draw a frame around some cells, by default in the color of the claim."""
     look: dict[str, Any] = {"edgecolor": color or theme().claim, "linewidth": linewidth}
-    ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
+    return ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
 
 
 def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> None:
@@ -378,14 +360,9 @@ def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> No
     """
     down, across = edges
     inside = np.pad(cells.numpy(), 1)
-    rows, columns = (inside[1:, 1:-1] != inside[:-1, 1:-1]).nonzero()
-    lines = [
-        ((across[n], down[m]), (across[n + 1], down[m])) for m, n in zip(rows, columns, strict=True)
-    ]
-    rows, columns = (inside[1:-1, 1:] != inside[1:-1, :-1]).nonzero()
-    lines += [
-        ((across[n], down[m]), (across[n], down[m + 1])) for m, n in zip(rows, columns, strict=True)
-    ]
+    above, beside = (np.argwhere(np.diff(inside, axis=axis)) for axis in (0, 1))
+    lines = [[(across[n - 1], down[m]), (across[n], down[m])] for m, n in above]
+    lines += [[(across[n], down[m - 1]), (across[n], down[m])] for m, n in beside]
     if lines:
         path = Path(np.concatenate(lines), [Path.MOVETO, Path.LINETO] * len(lines))
         look: dict[str, Any] = {"edgecolor": theme().claim, "linewidth": linewidth, "zorder": 3}
@@ -431,7 +408,7 @@ def fit_ticks(
     ruler: Ruler,
     *,
     axis: str,
-    side: AxisGeometry = _NO_GEOMETRY,
+    side: AxisGeometry = AxisGeometry(),  # noqa: B008  it does not change
     longest: float = math.inf,
     named: int = 0,
 ) -> Ticks:
@@ -465,7 +442,7 @@ def fit_ticks(
     elif every == 1 and cell > 1.4 * line_height(points):
         rotation, room = 45, (widest + line_height(points)) * math.sqrt(0.5)
     unknown = tuple(bool(side.unknown[i]) for i in shown) if side.unknown else ()
-    return Ticks(labels, places, points, every > 1, rotation, room + LABEL_PAD, unknown=unknown)
+    return Ticks(labels, places, points, every > 1, rotation, room + _PAD, unknown=unknown)
 
 
 def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> Ticks:
@@ -479,7 +456,7 @@ def _seconds(seconds: Sequence[float], cell: float, ruler: Ruler, axis: str) -> 
     labels = tuple(f"{value:g}" for value in np.round(inside, 6))
     places = tuple((value - start) / step for value in inside)
     room = ruler.widest(labels, TEXT_SIZE) if axis == "y" else line_height(TEXT_SIZE)
-    return Ticks(labels, places, TEXT_SIZE, True, 0, room + LABEL_PAD, "s")
+    return Ticks(labels, places, TEXT_SIZE, True, 0, room + _PAD, "s")
 
 
 def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest: float) -> Ticks:
@@ -497,7 +474,7 @@ def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest
         room = ruler.widest(labels, SMALL_SIZE)
     places = tuple((mark.position - side.start) / side.cell for mark in marks)
     shown = slice(None, None, every)
-    return Ticks(labels[shown], places[shown], SMALL_SIZE, True, 0, room + LABEL_PAD, "position")
+    return Ticks(labels[shown], places[shown], SMALL_SIZE, True, 0, room + _PAD, "position")
 
 
 def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
@@ -520,7 +497,7 @@ def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, 
         if not shown or middle - shown[-1][1] >= distance:
             shown.append((literal(name), middle))
     labels, places = zip(*shown, strict=True)
-    room = ruler.widest(labels, SMALLEST_SIZE) + LABEL_PAD
+    room = ruler.widest(labels, SMALLEST_SIZE) + _PAD
     return Ticks(labels, places, SMALLEST_SIZE, True, 0 if axis == "y" else 90, room)
 
 
@@ -558,6 +535,19 @@ class HeadGrid:
     def arrange(self, values: Tensor) -> Tensor:
         """Arrange numbers (layers, heads, …) as (rows, columns, …)."""
         return values.transpose(0, 1) if self.layers_across else values
+
+    def draw(
+        self, page: Page, corner: Place, cell: tuple[float, float], values: Tensor, **image: Any
+    ) -> Axes:
+        """Draw numbers or colors (layers, heads, …) as cells with numbers along both sides.
+
+        corner : left and top. cell : across and down. image : for `Axes.imshow`.
+        """
+        ax = page.axes(*corner, cell[0] * self.columns, cell[1] * self.rows)
+        extent = (0, self.columns, self.rows, 0)
+        ax.imshow(self.arrange(values).numpy(), aspect="auto", extent=extent, **image)
+        self.number_sides(ax, cell)
+        return ax
 
     def number_sides(
         self, ax: Axes, cell: tuple[float, float], middle: tuple[float, float] = (0.5, 0.5)
@@ -605,20 +595,15 @@ def draw_effects(
     left, top = place
     layers, heads = effects.shape
     grid = HeadGrid(range(layers), range(heads))
-    across = min(0.22, (room - AXIS_ROOM) / grid.columns)
+    across = min(0.22, (room - style.AXIS_ROOM) / grid.columns)
     down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
-    ax = page.axes(left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
-    scale = signed_norm(effects.flatten().tolist())
-    cells = grid.arrange(effects).numpy()
-    extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(cells, cmap=theme().values, norm=scale, aspect="auto", extent=extent)
-    if estimated is not None and estimated.any():
-        dots = np.array([grid.place(*cell) for cell in estimated.nonzero().tolist()]).T + 0.5
-        ax.plot(*dots, ".", color=theme().muted, markersize=1.5, clip_on=False)
-    grid.number_sides(ax, (across, down))
+    scale, corner = signed_norm(effects.flatten().tolist()), (left + style.AXIS_ROOM, top)
+    ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
+    dots = [] if estimated is None else [grid.place(*n) for n in estimated.nonzero().tolist()]
+    if dots:
+        ax.plot(*np.array(dots).T + 0.5, ".", color=theme().muted, markersize=1.5, clip_on=False)
     key = f"red: {raises} (at most {scale.vmax:.2g} {unit})"
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
-    if estimated is not None and estimated.any():
-        key += "; dots: estimated from the gradient"
-    bottom = top + down * grid.rows + AXIS_ROOM
-    return page.paragraph(left + AXIS_ROOM, bottom, key, room - AXIS_ROOM)
+    key += "; dots: estimated from the gradient" if dots else ""
+    bottom = top + down * grid.rows + style.AXIS_ROOM
+    return page.paragraph(left + style.AXIS_ROOM, bottom, key, room - style.AXIS_ROOM)

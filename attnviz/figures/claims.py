@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.heads import (
-    FAMILIES,
-    Maps,
-    OneMap,
-    family_keys,
-    head_families,
-    resting_heads,
-)
+from attnviz.heads import FAMILIES, Maps, OneMap, family_keys, head_families, resting_heads
 from attnviz.results import AxisGeometry
 from attnviz.results.axis import TokenGroups, content_words, is_word, locate
 from attnviz.results.text import counted, literal, with_minus
@@ -32,8 +25,6 @@ LOGARITHMIC_FROM = 48  # keys: among so many, most weights are too small for a l
 SIGNED = "linear attention: weights are signed, and rows need not sum to 1"
 ON_LOGARITHMIC_SCALE = "colors on a logarithmic scale"
 _MOST_READ = 0.4  # of the attention of all words, from which on one word is the finding
-_LEADS = 2 / 3  # of the largest weight, from which on content words are the finding
-_SEEN = 0.5  # the weight from which on it is the finding of a head that rests, too
 _RULES = {
     "previous": "Words look at the word before them", "next": "Words look at the word after them",
     "itself": "Words look at themselves",
@@ -133,10 +124,10 @@ def _of_words(drawn: OneMap) -> Finding | None:
     rows, columns = (content_words(_words(*side)) for side in sides)
     weights = drawn.weights.float().masked_fill(~linked, 0.0)
     leading = weights * (rows[:, None] & columns)
-    weights = leading if leading.max() >= _LEADS * weights.max() else weights
+    weights = leading if leading.max() >= 2 / 3 * weights.max() else weights
     row, column = divmod(int(weights.argmax()), n := weights.shape[1])
     largest = float(weights[row, column])
-    if family is not None and (largest < _SEEN or not any(resting_heads(drawn))):
+    if family is not None and (largest < 0.5 or not any(resting_heads(drawn))):
         return family
     if not linked.any() or not drawn.weights.isfinite().all():
         return None
@@ -193,10 +184,6 @@ def _share(drawn: OneMap, share: float) -> str:
     return f"{share:.0%}{', special tokens aside' * (drawn.special == 'remove')}"
 
 
-def _whose(drawn: OneMap) -> str:
-    return "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
-
-
 def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
     """Return what one word looks at; hardly, if it gives it less than evenly."""
     query, key = (quoted(spelled(label)) for label in (drawn.rows[row], drawn.columns[column]))
@@ -232,7 +219,7 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     weights, cell = drawn.weights.float(), drawn.sides[0].cell
     if drawn.stack == "cross" or drawn.sides[0] != drawn.sides[1] or not weights.isfinite().all():
         return None
-    these = _whose(drawn)
+    these = "this head's" if len(drawn.layers) * len(drawn.heads) == 1 else "these heads'"
     at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
     if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
         return Finding(f"About {at_start:.0%} of {these} attention goes to the first {cell} tokens")

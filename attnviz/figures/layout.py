@@ -9,7 +9,7 @@ import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, takewhile
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
@@ -35,22 +35,8 @@ from matplotlib.transforms import Affine2D, Bbox, ScaledTranslation
 from numpy.typing import NDArray
 
 from attnviz.errors import InputError, refuse_given
-from attnviz.figures.style import (
-    BAR_WIDTH,
-    FULL_WIDTH,
-    LEADING,
-    MARGIN,
-    MM,
-    SANS,
-    SMALL_SIZE,
-    TEXT_SIZE,
-    TITLE_SIZE,
-    drawing,
-    main_font,
-    text_scale,
-    theme,
-    theme_on,
-)
+from attnviz.figures import style
+from attnviz.figures.style import MARGIN, MM, SMALL_SIZE, TEXT_SIZE, drawing, text_scale, theme
 from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
 
@@ -70,15 +56,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level":
 _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
-def boldest(text: str) -> str:
-    """Return the weight of a text that should be bold: there are bold letters of few scripts."""
-    has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
-    return "bold" if has_bold else "normal"
-
-
 def line_height(points: float) -> float:
     """Return the height of one line of text in inches."""
-    return points * LEADING / 72
+    return points * style.LEADING / 72
 
 
 class Ruler:
@@ -90,7 +70,7 @@ class Ruler:
         self._figure = Figure()
         self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
         fonts = {name: rcParams[name] for name in rcParams if name.startswith(_OF_FONTS)}
-        self._widths = self._known.setdefault(repr((main_font(), fonts)), {})
+        self._widths = self._known.setdefault(repr((style.main_font(), fonts)), {})
 
     def width(
         self, text: str, points: float, weight: str = "normal", *, math: bool = False
@@ -191,14 +171,16 @@ class Page:
 
     def __init__(
         self,
-        width: float = FULL_WIDTH,
+        width: float = style.FULL_WIDTH,
         caption: CaptionLength = "short",
         into: Figure | SubFigure | None = None,
         *,
         shown: bool = False,
     ) -> None:
         if into is not None:
-            refuse_given("figure has its own width. Leave one out.", width=width != FULL_WIDTH)
+            refuse_given(
+                "figure has its own width. Leave one out.", width=width != style.FULL_WIDTH
+            )
             width = into.bbox.width / into.dpi / MM
         if not 40 <= width <= 2000:
             raise InputError(
@@ -221,7 +203,7 @@ class Page:
             + self.figure.dpi_scale_trans
             + ScaledTranslation(0, 1, cast("Any", self.figure.transSubfigure))
         )
-        self._axes: list[tuple[Axes, _Place]] = []
+        self._axes: list[tuple[Axes, partial[Bbox]]] = []
 
     def axes(
         self, left: float, top: float, width: float, height: float, *, bare: bool = False
@@ -232,7 +214,7 @@ class Page:
         ax.tick_params(colors=theme().ink)  # also of ticks that are made when the figure is drawn
         if bare:
             ax.set_axis_off()
-        place = _Place(left, top, width, height, self.scale)
+        place = partial(_place, (left, top, width, height), self.scale)
         ax.set_axes_locator(place)
         self._axes.append((ax, place))
         return ax
@@ -271,16 +253,14 @@ class Page:
             top += line_height(points)
         return top
 
-    def pieces(
-        self, left: float, top: float, parts: Iterable[tuple[str, str, str]], points: float
+    def piece(
+        self, left: float, top: float, text: str, points: float, color: str, weight: str
     ) -> float:
-        """Write (text, color, weight) one after the other in a line; return the right edge."""
-        for text, color, weight in parts:
-            look: dict[str, Any] = {"color": color, "fontsize": points, **face(weight)}
-            look |= {"transform": self._from_corner, "parse_math": False}
-            self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
-            left += self.ruler.advance(text, points, weight)
-        return left
+        """Write a piece of a line; return its right edge, where the next one begins."""
+        look: dict[str, Any] = {"color": color, "fontsize": points, **face(weight)}
+        look |= {"transform": self._from_corner, "parse_math": False}
+        self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
+        return left + self.ruler.advance(text, points, weight)
 
     def paragraph(
         self, left: float, top: float, text: str, room: float, *, points: float = SMALL_SIZE
@@ -289,22 +269,18 @@ class Page:
         lines = self.ruler.wrap(text, room, points)
         return self.write(left, top, lines, points=points, color=theme().muted)
 
-    def lead(self, top: float, text: str) -> float:
-        """Write what the heading says in more words; return the lower edge."""
-        lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
-        return self.write(self.left, top, lines, points=TEXT_SIZE)
-
     def bar(self, left: float, top: float, room: float) -> Axes:
         """Add the axes of a color bar, at most `room` inches tall."""
-        return self.axes(left, top, BAR_WIDTH, min(room, 1.5))
+        return self.axes(left, top, style.BAR_WIDTH, min(room, 1.5))
 
-    def subheading(self, top: float, text: str) -> float:
-        """Write what is below the heading; return the lower edge."""
-        return self.paragraph(self.left, top, text, self.room, points=TEXT_SIZE)
+    def subheading(self, top: float, text: str, color: str | None = None) -> float:
+        """Write what is below the heading, muted by default; return the lower edge."""
+        lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
+        return self.write(self.left, top, lines, points=TEXT_SIZE, color=color or theme().muted)
 
     def heading(self, text: str) -> float:
         """Write the title of the page; return its lower edge."""
-        return self.subtitle(self.left, MARGIN, text, self.room, points=TITLE_SIZE)
+        return self.subtitle(self.left, MARGIN, text, self.room, points=style.TITLE_SIZE)
 
     def subtitle(
         self, left: float, top: float, text: str, room: float, *, points: float = TEXT_SIZE
@@ -314,18 +290,15 @@ class Page:
         lines = self.ruler.wrap(text, room, points, weight)
         return self.write(left, top, lines, points=points, weight=weight)
 
-    def arrow(self, start: Place, end: Place) -> None:
-        """Draw an arrow between two places."""
-        look: dict[str, Any] = {"color": theme().muted, "linewidth": 0.6}
-        look |= {"arrowstyle": "-|>", "mutation_scale": 5 * self.scale}
-        arrow = FancyArrowPatch(start, end, transform=self._from_corner, **look)
-        self.figure.add_artist(arrow)
-
-    def line(self, points: Sequence[Place]) -> None:
-        """Draw a line through some places."""
-        look: dict[str, Any] = {"color": theme().muted, "linewidth": 0.6}
+    def line(self, *points: Place, arrow: bool = False) -> None:
+        """Draw a line through some places, or an arrow between two."""
+        look: dict[str, Any] = {"color": theme().muted, "transform": self._from_corner}
         x, y = zip(*points, strict=True)
-        self.figure.add_artist(Line2D(x, y, transform=self._from_corner, **look))
+        line: Artist = Line2D(x, y, linewidth=0.6, **look)
+        if arrow:
+            look |= {"arrowstyle": "-|>", "mutation_scale": 5 * self.scale}
+            line = FancyArrowPatch(*points, linewidth=0.6, **look)
+        self.figure.add_artist(line)
 
     def finish(
         self,
@@ -371,24 +344,12 @@ class Page:
             whole.set_size_inches(width, height * lack)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where axes are: inches from the top left corner of their figure, before scaling."""
-
-    left: float
-    top: float
-    width: float
-    height: float
-    scale: float
-
-    def __call__(self, ax: Any, _: object = None) -> Bbox:
-        """Return the place in parts of the figure."""
-        figure = ax.get_figure(root=False)
-        wide, high = (side / figure.dpi / self.scale for side in figure.bbox.size)
-        bottom = high - self.top - self.height
-        return Bbox.from_bounds(
-            self.left / wide, bottom / high, self.width / wide, self.height / high
-        )
+def _place(box: tuple[float, float, float, float], scale: float, ax: Any, _: object = None) -> Bbox:
+    """Return where axes are in parts of their figure. box : left, top, width, height, unscaled."""
+    left, top, width, height = box
+    figure = ax.get_figure(root=False)
+    wide, high = (side / figure.dpi / scale for side in figure.bbox.size)
+    return Bbox.from_bounds(left / wide, (high - top - height) / high, width / wide, height / high)
 
 
 def enlarge(drawn: Iterable[Artist], scale: float) -> None:
@@ -416,7 +377,7 @@ def new_page(
     shown: bool = False,
 ) -> Iterator[Page]:
     """Set the style and the fonts for texts, and begin a page. width : in mm."""
-    colors = None if into is None else theme_on(into.get_facecolor())
+    colors = None if into is None else style.theme_on(into.get_facecolor())
     with drawing(texts, theme=colors):
         yield Page(width, caption, into, shown=shown)
 
@@ -427,31 +388,22 @@ def spread(
     """Return the middles of labels: as near as possible to what is wanted, without overlap.
 
     Labels keep their order and a gap. Those that would overlap are moved together, by least squares
-    (isotonic regression by pooled neighbors), within low and high as long as all fit.
+    (isotonic regression), within low and high as long as all fit.
     """
+    from scipy.optimize import isotonic_regression
+
+    if not wanted:
+        return []
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
     heights = [sizes[n] + gap for n in order]
     steps = [(one + other) / 2 for one, other in itertools.pairwise(heights)]
-    offsets = [*accumulate(steps, initial=0.0)] if order else []
-    groups: list[tuple[float, int]] = []
-    for n, offset in zip(order, offsets, strict=True):
-        groups.append((wanted[n] - offset, 1))
-        while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
-            (other, many), (one, few) = groups.pop(), groups.pop()
-            groups.append(((other * many + one * few) / (many + few), many + few))
-    places = [place for place, count in groups for _ in range(count)]
-    lowest = low + heights[0] / 2 if order else low
-    highest = max(lowest, high - offsets[-1] - heights[-1] / 2) if order else high
-    placed = [0.0] * len(order)
-    for n, place, offset in zip(order, places, offsets, strict=True):
-        placed[n] = min(max(place, lowest), highest) + offset
-    return placed
-
-
-def is_right_to_left(text: str) -> bool:
-    """Return whether most letters of a text are of a script that is written from right to left."""
-    kinds = [unicodedata.bidirectional(character) for character in text]
-    return kinds.count("R") + kinds.count("AL") > kinds.count("L")
+    offsets = [*accumulate(steps, initial=0.0)]
+    places = isotonic_regression([wanted[n] - o for n, o in zip(order, offsets, strict=True)]).x
+    lowest = low + heights[0] / 2
+    highest = max(lowest, high - offsets[-1] - heights[-1] / 2)
+    placed = np.empty(len(order))
+    placed[order] = np.clip(places, lowest, highest) + offsets
+    return placed.tolist()
 
 
 def _left_to_right(line: str) -> str:
@@ -466,7 +418,7 @@ def face(weight: str, text: str = "") -> dict[str, Any]:
     if weight != "bold" or not has_bold:
         return {"fontweight": "normal"}
     # Few fallback fonts are bold, and bold text here needs none.
-    family = [*dict.fromkeys((main_font(), SANS)), "sans-serif"]
+    family = [*dict.fromkeys((style.main_font(), style.SANS)), "sans-serif"]
     return {"fontweight": weight, "fontfamily": family}
 
 
@@ -571,12 +523,12 @@ def add_caption(
     >>> figure = attnviz.plot.add_caption(figure, text=text, agreement=result.agreement)
     """
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
-    with drawing(parts, theme=theme_on(figure.get_facecolor())):
+    with drawing(parts, theme=style.theme_on(figure.get_facecolor())):
         scale = text_scale()
         width = float(figure.get_size_inches()[0]) / scale
         if title is not None:
-            lines = Ruler().wrap(title, width - 2 * MARGIN, TITLE_SIZE, "bold")
-            look: dict[str, Any] = {"fontsize": TITLE_SIZE * scale, **face("bold")}
+            lines = Ruler().wrap(title, width - 2 * MARGIN, style.TITLE_SIZE, "bold")
+            look: dict[str, Any] = {"fontsize": style.TITLE_SIZE * scale, **face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
         paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)

@@ -33,7 +33,6 @@ WIDE = 5.0  # figures from this width on have panels side by side
 MARGIN = 0.06  # around a figure
 GAP = 0.12  # between panels
 CAPTION_GAP = 0.1  # above a caption
-LABEL_PAD = 0.06  # between a label and its axis
 AXIS_ROOM = 0.34  # the numbers and the name of an axis
 BAR_ROOM = 0.6  # a color bar with its numbers and its label
 BAR_GAP, BAR_WIDTH = 0.1, 0.08  # a color bar: distance from its panel, and width

@@ -71,7 +71,8 @@ def explain(
     """
     texts = [*result.words, result.target, result.against or "", "→−"]
     with new_page(width, caption, texts, figure) as page:
-        top = page.lead(page.heading(result.headline) + 0.02, result.finding) + _GAP
+        top = page.heading(result.headline) + 0.02
+        top = page.subheading(top, result.finding, theme().ink) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)
         if result.heads is not None:

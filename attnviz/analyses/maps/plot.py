@@ -13,8 +13,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from functools import cached_property, partial
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -22,10 +22,10 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb
+from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
@@ -35,101 +35,34 @@ from torch import Tensor
 from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
-from attnviz.figures import claims, figure
-from attnviz.figures.arcs import (
-    ARROW,
-    PITCH,
-    Arcs,
-    Grid,
-    Names,
-    distant_links,
-    draw_paragraph,
-    sentences_of,
-    strongest_links,
-)
-from attnviz.figures.cells import (
-    CellImage,
-    Edges,
-    HeadGrid,
-    Look,
-    Ticks,
-    WeightScale,
-    bytes_of,
-    decimals,
-    draw_cells,
-    fit_ticks,
-    frame,
-    outline,
-    pool_largest,
-    write_numbers,
-)
-from attnviz.figures.layout import (
-    CaptionLength,
-    Page,
-    Place,
-    Ruler,
-    color_bar,
-    enlarge,
-    line_height,
-    new_page,
-)
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    BAR_ROOM,
-    COLUMN_WIDTH,
-    FULL_WIDTH,
-    GAP,
-    IMAGE_COLORS,
-    LIGHT,
-    LUMINANCE,
-    MARGIN,
-    MM,
-    NUMBER_SIZE,
-    SMALL_SIZE,
-    SMALLEST_SIZE,
-    TEXT_SIZE,
-    TITLE_SIZE,
-    WIDE,
-    drawing,
-    text_scale,
-    theme,
-    theme_on,
-)
+from attnviz.figures import arcs, cells, claims, figure, layout, style
+from attnviz.figures.arcs import Grid
+from attnviz.figures.cells import Edges, HeadGrid, Look, Ticks, WeightScale, fit_ticks, frame
+from attnviz.figures.layout import CaptionLength, Page, Place, color_bar, line_height
+from attnviz.figures.style import GAP, MARGIN, MM, SMALL_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.text import literal, source
 
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
-_LARGEST_CELL, _LARGEST_ALONE = 0.46, 0.55  # inches, with an overview and without
+_LARGEST_CELL = 0.46  # inches of a cell beside others
 _READABLE = 0.13  # inches of a row with room for its label
 _SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
-_WRITTEN_SHARE = 0.1  # of the largest signed weight, from which on a number is written
-# Below a sentence.
-_FEW_WORDS, _MANY_WORDS = 12, 40  # for a column of a journal, and with higher arcs
-_MOST_SENTENCES, _MOST_WORDS = 11, 250  # that are written out above a map
-_LARGEST_MAP = 5.2  # inches of the map below a text that is written out
-_SAID_FROM = 6  # words, from which on a note in the map says what is hatched
-_WHOLE = 0.99  # the least sum of a row of which nothing is missing
-_LEAST_NUMBER = 0.05  # the least weight that is written
-_SCALE = 14  # mm of a color scale
+_SCALE = 14 * MM  # the width of a color scale below a sentence
 _ARROW = np.array(
     [(-1, 0.1), (0.3, 0.1), (0.3, 0.45), (1, 0), (0.3, -0.45), (0.3, -0.1), (-1, -0.1), (-1, 0.1)]
 )
 _MOST_CELLS = 500  # along a side; more would be too small for print
 # Over an image.
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
-_SHADE = 0.4  # of black where the image is black: more would hide the colors
-_BRIGHTENED = 0.7  # the exponent of the brightness of the image
-_FINE = 25  # patches along a side: the frames around smaller ones are larger than they are
 _MOST_DOUBLINGS = 5.0  # at which colors end
 # All heads.
 _LONGEST_WORD = 0.5  # inches of a word beside a tile
-_MOST_TILES = 200  # more heads are summarized
-_TILE = 64  # cells a side at most; longer maps are pooled for display
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
 Patch: TypeAlias = tuple[int, int] | str
+_Form: TypeAlias = Literal["sentence", "paragraph", "matrix"]  # of a map with a text above it
 _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
 
 
@@ -258,7 +191,7 @@ def heatmap(
         if isinstance(result, AttentionMap):
             raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
         maps = [compute.attention_map(result, layer=one, head=two, **part) for one, two in heads]
-        return draw_side_by_side(maps, look, width=width or FULL_WIDTH, caption=caption)
+        return draw_side_by_side(maps, look, width=width or style.FULL_WIDTH, caption=caption)
     if ax is not None:
         why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
         refuse_given(why, overview=overview, width=width, caption=caption != "short")
@@ -295,6 +228,11 @@ class SelectedMap:
     overview: HeadMaps | None = None  # of all heads, drawn beside the map
     ranking: HeadRanking | None = None  # best first, or by the words asked for, if one was chosen
     asked: tuple[int, int] | None = None  # the cell of these words, if the map shows them
+
+    @cached_property
+    def finding(self) -> claims.Finding:
+        """What the map shows; without a title if that is nothing that has one."""
+        return claims.of_map(self.map, self.asked) or claims.Finding("")
 
 
 def select_map(
@@ -362,21 +300,21 @@ def draw_heatmap(
     drawn, query = selected.map, selected.query
     if width is None:
         is_narrow = _is_sentence(drawn) and _has_few_words(drawn) and selected.overview is None
-        width = COLUMN_WIDTH if is_narrow else FULL_WIDTH
-    colors = None if ax is None else theme_on(ax.get_facecolor())
-    with drawing([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
+        width = style.COLUMN_WIDTH if is_narrow else style.FULL_WIDTH
+    colors = None if ax is None else style.theme_on(ax.get_facecolor())
+    with style.drawing([*drawn.rows, *drawn.columns, source(drawn.provenance)], theme=colors):
         if ax is not None:
             return _draw_into(ax, selected, look)
         page = Page(width, caption, shown=True)
         if query is None:
             return _map_page(page, selected, look)
-        return draw_image_page(page, drawn, query, selected.overview, look)
+        return _image_page(page, selected, query, look)
 
 
 def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     """Draw a map into axes of the user, with its verdict in the title."""
     drawn, query, before = selected.map, selected.query, {*ax.get_children()}
-    agreement, ruler, scale = drawn.checked_agreement, Ruler(), text_scale()
+    agreement, ruler, scale = drawn.checked_agreement, layout.Ruler(), style.text_scale()
     if (verdict := agreement.verdict.upper()) == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
@@ -390,7 +328,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
         mappable = draw_over_image(ax, drawn, query, look)
         label, say = "÷ even weight", times
         where += f", {query_name(drawn, query)}"
-    if isinstance(fitted := ax.get_axes_locator(), _Fitted):
+    if isinstance(fitted := ax.get_axes_locator(), _Located):
         ax.apply_aspect(fitted())  # the cells may be square
     room = ax.get_window_extent().width / ax.figure.dpi / scale
     lines = [where, ruler.longest((model, verdict), room, TEXT_SIZE)]
@@ -399,45 +337,37 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     if look.cbar:
         how = {"label": label, "beside": look.cbar_ax is None, "say": say}
         bar = color_bar(mappable, look.cbar_ax or ax, **(how | look.mesh.get("cbar_kws", {})))
-        enlarge(bar.findobj(), scale)
+        layout.enlarge(bar.findobj(), scale)
         if look.cbar_ax is None:
-            bar.set_axes_locator(_Beside(ax, bar))
+            bar.set_axes_locator(_Located(bar, partial(_beside, ax)))
     new = {*ax.get_children()} - before
-    enlarge([heading, *ax.xaxis.findobj(), *ax.yaxis.findobj(), *new], scale)
+    layout.enlarge([heading, *ax.xaxis.findobj(), *ax.yaxis.findobj(), *new], scale)
     return ax
 
 
 @dataclass(frozen=True)
-class _Fitted:
-    """A place of axes that holds as long as no layout engine places them."""
+class _Located:
+    """A place in parts of the figure; `tight_layout` knows the axes there by their grid."""
 
     ax: Axes
-    place: Bbox
+    find: Callable[[], Bbox]
 
     def __call__(self, *_: object) -> Bbox:
-        """Return the place in parts of the figure."""
-        return self.place if _is_free(self.ax) else self.ax.get_position(original=True)
+        return self.find()
 
     def get_subplotspec(self) -> SubplotSpec | None:
-        """Return the place in the grid, for `tight_layout`."""
         return self.ax.get_subplotspec()
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """The place of a color bar: beside the cells of axes, and as tall, wherever these are."""
+def _fitted(ax: Axes, place: Bbox) -> Bbox:
+    """Return a place that holds as long as no layout engine places the axes."""
+    return place if _is_free(ax) else ax.get_position(original=True)
 
-    ax: Axes
-    bar: Axes
 
-    def __call__(self, *_: object) -> Bbox:
-        """Return the place in parts of the figure."""
-        x, y, wide, high = self.ax.get_position().bounds
-        return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
-
-    def get_subplotspec(self) -> SubplotSpec | None:
-        """Return the place in the grid, for `tight_layout`."""
-        return self.bar.get_subplotspec()
+def _beside(ax: Axes) -> Bbox:
+    """Return the place of a color bar: beside the cells of axes, and as tall."""
+    x, y, wide, high = ax.get_position().bounds
+    return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
 
 
 def _is_free(ax: Axes) -> bool:
@@ -446,11 +376,11 @@ def _is_free(ax: Axes) -> bool:
     return figure is not None and figure.get_layout_engine() is None
 
 
-def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> None:
+def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: layout.Ruler) -> None:
     """Shrink axes that no layout engine places, so that labels and bar stay in their place."""
     if not _is_free(ax):
         return
-    scale = text_scale()
+    scale = style.text_scale()
     wide, high = (side / ax.figure.dpi / scale for side in ax.figure.bbox.size)
     box = ax.get_position(original=True)
     cell = box.width * wide / drawn.weights.shape[1]
@@ -462,7 +392,7 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: Ruler) -> 
     across = max(0.2 * box.width, box.width - (left + right) / wide)
     tall = max(0.2 * box.height, box.height - (below + above) / high)
     place = Bbox.from_bounds(box.x0 + left / wide, box.y0 + below / high, across, tall)
-    ax.set_axes_locator(_Fitted(ax, place))
+    ax.set_axes_locator(_Located(ax, partial(_fitted, ax, place)))
     ax.apply_aspect(place)
 
 
@@ -474,7 +404,7 @@ def draw_side_by_side(
     if len({drawn.weights.shape for drawn in maps}) > 1:
         raise InputError("The layers differ in their positions. Draw their heads one by one.")
     texts = [*first.rows, *first.columns, source(first.provenance)]
-    with new_page(width, caption, texts, shown=True) as page:
+    with layout.new_page(width, caption, texts, shown=True) as page:
         ruler, inner = page.ruler, page.room
         across = min(len(maps), max(1, int(inner / 1.7)))  # inches of one
         weights = torch.stack([drawn.weights.float() for drawn in maps])
@@ -486,7 +416,7 @@ def draw_side_by_side(
             first.rows, _READABLE, ruler, axis="y", side=first.sides[0], longest=longest
         )
         left = page.left + _LABEL + labels.room
-        room = (page.right - left - BAR_ROOM - (across - 1) * GAP) / across
+        room = (page.right - left - style.BAR_ROOM - (across - 1) * GAP) / across
         cell, down = _cell_size(first, room, _LARGEST_CELL)
         m, n = first.weights.shape
         drawn_axes, bottom = [], top
@@ -519,23 +449,23 @@ def draw_side_by_side(
 def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     """Draw title, map, overview and caption."""
     drawn, overview = selected.map, selected.overview
-    is_sentence, right = _place_map(page, drawn, beside=overview is not None)
-    finding = claims.of_map(drawn, selected.asked)
-    scale = WeightScale.of(drawn, linear=is_sentence).with_look(look)
-    is_text = not is_sentence and _is_paragraph(drawn)
-    start = _head_map(page, drawn, finding, look, is_sentence, is_text) + GAP / 2
-    draw = _draw_sentence if is_sentence else partial(_draw_panel, is_alone=overview is None)
-    if is_text:
-        start = _write_text(page, drawn, finding, scale, start) + GAP
-        right = min(right, page.left + max(_LARGEST_MAP, COLUMN_WIDTH * MM))
-    ax, bottom, (left, end) = draw(page, drawn, finding, scale, look, (start, right))
+    form, right = _place_map(page, selected)
+    scale = WeightScale.of(drawn, linear=form == "sentence").with_look(look)
+    start = _head_map(page, selected, look, form) + GAP / 2
+    if form == "paragraph":
+        start = _write_text(page, selected, scale, start) + GAP
+        right = min(right, page.left + 5.2)  # inches
+    draw = _draw_sentence if form == "sentence" else _draw_panel
+    ax, bottom, (left, end) = draw(page, selected, scale, look, (start, right))
+    if look.cbar_ax is not None:
+        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     if overview is not None:
         left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
         end = draw_overview(page, overview, (left, page.right), end, marked=drawn)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.signed:
         parts.insert(1, claims.SIGNED)
-    if drawn.masked is not None and not (is_sentence and _is_causal(drawn)):
+    if drawn.masked is not None and not (form == "sentence" and _is_causal(drawn)):
         parts.insert(1, "hatched: keys that the query may not attend to")
     if max(drawn.weights.shape) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
@@ -545,34 +475,23 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     return ax
 
 
-def _head_map(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    look: Look,
-    is_sentence: bool,
-    is_text: bool,
-) -> float:
+def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> float:
     """Write the title, and which head it is; return the lower edge."""
-    where = title = drawn.where
-    has_arcs = is_sentence or is_text
-    if finding is not None:
-        title = finding.title if has_arcs else finding.sentence
-    points = TITLE_SIZE - (has_arcs and page.width <= WIDE)
+    drawn, finding, where = selected.map, selected.finding, selected.map.where
+    title = (finding.sentence if form == "matrix" else finding.title) or where
     title = title if look.title is None else look.title
+    points = style.TITLE_SIZE - (form != "matrix" and page.width <= WIDE)
     top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
-    if not has_arcs:
+    if form == "matrix":
         return top if title == where else page.subheading(top, where)
-    if is_text:
-        lead = f"{where}. The strongest links between words: a dashed box looks at a solid one."
-        return page.paragraph(page.left, top, lead, page.room, points=_small(page))
-    splits = "splits 100% among the words above it"
-    if drawn.special == "hide":
-        splits += " and the special tokens, which are hidden"
-    elif drawn.weights.sum(-1).min() < _WHOLE:
-        splits = "splits less than 100% among the words above it"
-    more = [] if finding is None else [finding.more]
-    says = [where, f"Each row is one word and {splits}", *filter(None, more)]
+    says = [where, "The strongest links between words: a dashed box looks at a solid one"]
+    if form == "sentence":
+        splits = "splits 100% among the words above it"
+        if drawn.special == "hide":
+            splits += " and the special tokens, which are hidden"
+        elif drawn.weights.sum(-1).min() < 0.99:
+            splits = "splits less than 100% among the words above it"
+        says = [where, f"Each row is one word and {splits}", *filter(None, [finding.more])]
     return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
 
 
@@ -581,47 +500,44 @@ def _small(page: Page) -> float:
     return SMALL_SIZE - 0.5 * (page.width <= WIDE)
 
 
-def _place_map(page: Page, drawn: AttentionMap, *, beside: bool) -> tuple[bool, float]:
-    """Return whether a map is drawn below its sentence, and the right edge of its column.
+def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
+    """Return what is above a map, and the right edge of its column.
 
-    beside : whether an overview is beside it, where the page is wide enough.
+    An overview is beside the map where the page is wide enough.
     """
-    two_columns, room = beside and page.width > WIDE, page.room
+    drawn, room = selected.map, page.room
+    two_columns = selected.overview is not None and page.width > WIDE
     if _is_sentence(drawn):
         if two_columns:
-            room = COLUMN_WIDTH * MM - GAP if _has_few_words(drawn) else _SHARES[-1] * room
-        if Grid.of(page, drawn, page.left + room).pitch >= PITCH:
-            return True, page.left + room
+            few = style.COLUMN_WIDTH * MM - GAP
+            room = few if _has_few_words(drawn) else _SHARES[-1] * room
+        if Grid.of(page, drawn, page.left + room).pitch >= arcs.PITCH:
+            return "sentence", page.left + room
     # The smallest share in which each column has room for its label.
-    needed = len(drawn.columns) * SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
+    needed = len(drawn.columns) * style.SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
     share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
-    return False, page.left + (share if two_columns else 1.0) * page.room
+    right = page.left + (share if two_columns else 1.0) * page.room
+    return "paragraph" if _is_paragraph(drawn) else "matrix", right
 
 
 def _draw_panel(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    scale: WeightScale,
-    look: Look,
-    place: Place,
-    *,
-    is_alone: bool,
+    page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
 ) -> tuple[Axes, float, Place]:
     """Draw the map as a matrix with its labels and color bars.
 
-    place : the upper and the right edge. is_alone : whether no overview follows. Returns the axes,
-    the lower edge, and the left and upper edge of what comes next.
+    place : the upper and the right edge. Returns the axes, the lower edge, and the left and upper
+    edge of what comes next.
     """
+    drawn, finding, is_alone = selected.map, selected.finding, selected.overview is None
     top, right = place
     ruler, room = page.ruler, right - page.left
     longest, left = _LONGEST * room, MARGIN + _LABEL
-    largest = _LARGEST_ALONE if is_alone else _LARGEST_CELL
+    largest = 0.55 if is_alone else _LARGEST_CELL
     for _ in range(3):  # the size of cells and the room of labels depend on each other
-        across, down = _cell_size(drawn, right - left - BAR_ROOM, largest)
+        across, down = _cell_size(drawn, right - left - style.BAR_ROOM, largest)
         labels = fit_ticks(drawn.rows, down, ruler, axis="y", side=drawn.sides[0], longest=longest)
         left = MARGIN + _LABEL + labels.room
-    space = right - left - BAR_ROOM
+    space = right - left - style.BAR_ROOM
     across, down = _cell_size(drawn, space, largest)
     m, n = drawn.weights.shape
     is_beside = is_alone and space - across * n > 1.6  # the caption, of a small map
@@ -629,17 +545,15 @@ def _draw_panel(
         across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
     below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
-    if finding is not None and finding.cell is not None:
+    if finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
         if claims.is_logarithmic(n):
             _name_cell(ax, drawn, scale, finding.cell)
-    if look.cbar_ax is not None:
-        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
-    elif look.cbar:
+    if look.cbar and look.cbar_ax is None:
         _draw_bars(page, scale, left + across * n + MARGIN, top, down * m)
     bottom = top + down * m + below.room + _LABEL
     if is_beside:
-        return ax, bottom, (left + across * n + BAR_ROOM + GAP, top - GAP)
+        return ax, bottom, (left + across * n + style.BAR_ROOM + GAP, top - GAP)
     return ax, bottom, (page.left, bottom + GAP / 2)
 
 
@@ -652,37 +566,31 @@ def _is_sentence(drawn: AttentionMap) -> bool:
 
 
 def _has_few_words(drawn: AttentionMap) -> bool:
-    return int(drawn.is_word[0].sum()) <= _FEW_WORDS
+    return int(drawn.is_word[0].sum()) <= 12
 
 
 def _is_paragraph(drawn: AttentionMap) -> bool:
     """Whether a text of too many words for one line is short enough to be written out."""
-    if not _is_sentence(drawn) or len(drawn.rows) > _MOST_WORDS:
+    if not _is_sentence(drawn) or len(drawn.rows) > 250:
         return False
     from_right = claims.is_right_to_left("".join(drawn.rows))
-    return max(sentences_of(drawn)) < _MOST_SENTENCES and not from_right
+    return max(arcs.sentences_of(drawn)) <= 10 and not from_right
 
 
-def _write_text(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    scale: WeightScale,
-    top: float,
-) -> float:
+def _write_text(page: Page, selected: SelectedMap, scale: WeightScale, top: float) -> float:
     """Write the text with its strongest links, those of the claim in its color."""
+    drawn, finding, weights = selected.map, selected.finding, selected.map.weights.float()
     linked = claims.links_between(drawn)
     claimed: list[tuple[int, int]] = []
-    if finding is not None and finding.family is not None and (finding.family & linked).any():
+    if finding.family is not None and (finding.family & linked).any():
         linked &= finding.family
         claimed = [(query, key) for query, key in linked.nonzero().tolist()]
-    weights = drawn.weights.float()
-    links = distant_links(weights, linked, drawn.rows)
-    if finding is not None and finding.cell is not None:
+    links = arcs.distant_links(weights, linked, drawn.rows)
+    if finding.cell is not None:
         claimed = [finding.cell]
         others = [link for link in links if link[:2] != finding.cell]
         links = [(*finding.cell, float(weights[finding.cell])), *others[:3]]
-    return draw_paragraph(page, drawn, links, claimed, top, scale.colors)
+    return arcs.draw_paragraph(page, drawn, links, claimed, top, scale.colors)
 
 
 def _is_causal(drawn: AttentionMap) -> bool:
@@ -691,44 +599,34 @@ def _is_causal(drawn: AttentionMap) -> bool:
 
 
 def _draw_sentence(
-    page: Page,
-    drawn: AttentionMap,
-    finding: claims.Finding | None,
-    scale: WeightScale,
-    look: Look,
-    place: Place,
+    page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
 ) -> tuple[Axes, float, Place]:
-    """Draw the words with arcs above them, the map exactly below, and the scales.
-
-    The parameters and what is returned are those of `_draw_panel`.
-    """
-    top, right = place
-    cell = () if finding is None or finding.cell is None else finding.cell
-    grid = Grid.of(page, drawn, right, cell)
-    names = Names.fit(grid, page.ruler, (page.left, right))
+    """Draw the words with arcs above, the map exactly below, and the scales; see `_draw_panel`."""
+    drawn, finding, (top, right) = selected.map, selected.finding, place
+    grid = Grid.of(page, drawn, right, finding.cell or ())
+    names = arcs.Names.fit(grid, page.ruler, (page.left, right))
     linked = claims.links_between(drawn)
     shown = torch.zeros_like(linked)  # the cells of the claim
-    if finding is not None and finding.family is not None:
+    if finding.family is not None:
         shown |= finding.family
-    if cell:
-        shown[cell] = True
-    claimed = [(query, key) for query, key in shown.nonzero().tolist() if query != key]
-    if not cell:
-        claimed = [one for one in claimed if linked[one]]
-    links = strongest_links(drawn.weights.float(), linked, claimed)
-    high = 18 if len(drawn.rows) > _MANY_WORDS else 16 if page.width > WIDE else 13
-    arcs = Arcs(links, names, claimed, high * MM)
-    above = arcs.height + names.height
-    wide, tall = grid.size
-    ax = page.axes(grid.left, top + above, wide, tall)
-    canvas = page.canvas(page.left, top, right - page.left, above - 0.1 * MM)
-    arcs.draw(canvas, top + above, scale.colors)
-    names.draw(canvas, top + above)
+    if finding.cell is not None:
+        shown[finding.cell] = True
+    claimed = [
+        (query, key)
+        for query, key in shown.nonzero().tolist()
+        if query != key and (finding.cell or linked[query, key])
+    ]
+    links = arcs.strongest_links(drawn.weights.float(), linked, claimed)
+    high = 18 if len(drawn.rows) > 40 else 16 if page.width > WIDE else 13
+    above = arcs.Arcs(links, names, claimed, high * MM)
+    start, (wide, tall) = top + above.height + names.height, grid.size
+    ax = page.axes(grid.left, start, wide, tall)
+    canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
+    above.draw(canvas, start, scale.colors)
+    names.draw(canvas, start)
     _draw_below(ax, drawn, grid, scale, look, shown)
-    bottom = _draw_brackets(page, drawn, grid, top + above + tall, right)
-    if look.cbar_ax is not None:
-        color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
-    elif look.cbar:
+    bottom = _draw_brackets(page, drawn, grid, start + tall, right)
+    if look.cbar and look.cbar_ax is None:
         bottom = _draw_scales(page, scale, grid.left, bottom + 2.4 * MM, right)
     return ax, bottom, (page.left, bottom)
 
@@ -744,17 +642,17 @@ def _draw_below(
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
-        written = grid.spaced(weights >= max(1 / n, _LEAST_NUMBER))
+        written = grid.spaced(weights >= max(1 / n, 0.05))
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
-    points = NUMBER_SIZE - TEXT_SIZE + grid.rows.points
+    points = style.NUMBER_SIZE - TEXT_SIZE + grid.rows.points
     look = replace(look, mesh=thin | dict(look.mesh))
-    cells, edges = grid.spaced(weights), grid.edges
-    _draw_weights(ax, cells, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
-    outline(ax, grid.spaced(claimed), edges)
+    spaced, edges = grid.spaced(weights), grid.edges
+    _draw_weights(ax, spaced, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
+    cells.outline(ax, grid.spaced(claimed), edges)
     wide, tall = grid.size
-    if n >= _SAID_FROM and _is_causal(drawn):
+    if n >= 6 and _is_causal(drawn):
         ax.text(
             1 - 2 * MM / wide, 1 - 2 * MM / tall, "comes later: not read", fontsize=SMALL_SIZE,
             color=theme().muted, ha="right", va="top", transform=ax.transAxes,
@@ -768,12 +666,12 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     rows, (places, _) = grid.rows, grid.middles()
     every = 1 if grid.height >= 2.6 * MM else 2
     shown = range(min(rows.claimed, default=0) % every, len(places), every)
-    size = min(rows.points, max(SMALLEST_SIZE, every * grid.height * 72 / 1.15))
+    size = min(rows.points, max(style.SMALLEST_SIZE, every * grid.height * 72 / 1.15))
     ticks = ax.set_yticks(places[shown], [rows.words[n] for n in shown], fontsize=size)
     for n, tick in zip(shown, ticks, strict=True):
         label = tick.label2 if grid.right_to_left else tick.label1
         label.set(parse_math=False, **rows.look(n))
-    ax.tick_params(axis="y", length=0, pad=(ARROW - 0.2 * MM) * 72)
+    ax.tick_params(axis="y", length=0, pad=(arcs.ARROW - 0.2 * MM) * 72)
     for claimed, color in ((False, theme().gray), (True, theme().claim)):
         of = [places[n] for n in shown if (n in rows.claimed) is claimed]
         arrow = Path(_ARROW * [-1 if grid.right_to_left else 1, 1])
@@ -794,18 +692,17 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
     names = ["first text", "second text"] if drawn.boundary[1] else ["prompt", "generated"]
     below = 3.2 * MM + line_height(SMALL_SIZE)
     canvas = page.canvas(page.left, top + MM, right - page.left, below - MM)
-    widths = {name: page.ruler.width(name, _small(page)) for name in names}
     limits = itertools.pairwise([0, grid.breaks[0], len(grid.places)])
     for name, (first, last) in zip(names, limits, strict=True):
         start, end = sorted((grid.places[first], grid.places[last - 1]))
         start, end = start - grid.pitch / 2 + 0.3 * MM, end + grid.pitch / 2 - 0.3 * MM
         xs, ys = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
         canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
-        style, half = "italic" if name == "generated" else "normal", widths[name] / 2
+        half = page.ruler.width(name, _small(page)) / 2
         middle = min(max((start + end) / 2, page.left + half), right - half)
         canvas.text(
             middle, top + 3.2 * MM, name, fontsize=_small(page), color=theme().muted,
-            ha="center", va="top", fontstyle=style,
+            ha="center", va="top", fontstyle="italic" if name == "generated" else "normal",
         )  # fmt: skip
     return top + below
 
@@ -820,16 +717,16 @@ def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right:
     ]
     names = [name.replace(" of ", " on ") for name in names]
     begin = page.ruler.width(least, points) + 0.8 * MM
-    wide = [begin + (_SCALE + 1) * MM + page.ruler.width(name, points) for name in names]
+    wide = [begin + _SCALE + MM + page.ruler.width(name, points) for name in names]
     x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
     canvas = page.canvas(page.left, top, right - page.left, 1.8 * MM)
     text: dict[str, Any] = {"fontsize": points, "color": theme().muted, "va": "center"}
     for name, room, (_, bar) in zip(names, wide, bars, strict=True):
-        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE * MM
+        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE
         box = start, end, top + 1.8 * MM, top
         canvas.text(x, middle, least, **text)
         canvas.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
-        frame(canvas, (start, top), (_SCALE * MM, 1.8 * MM), theme().faint, 0.3)
+        frame(canvas, (start, top), (_SCALE, 1.8 * MM), theme().faint, 0.3)
         canvas.text(end + MM, middle, name, **text)
         x += room + 4 * MM
     return top + 1.8 * MM + GAP / 2
@@ -880,7 +777,7 @@ def _draw_matrix(
     ax: Axes,
     drawn: AttentionMap,
     scale: WeightScale,
-    ruler: Ruler,
+    ruler: layout.Ruler,
     cell: tuple[float, float] | None = None,
     longest: float = math.inf,
     *,
@@ -891,14 +788,14 @@ def _draw_matrix(
     m, n = weights.shape
     if cell is None:
         box = ax.get_window_extent()
-        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / text_scale(),) * 2
+        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / style.text_scale(),) * 2
     across, down = cell
     write = min(cell) >= 0.22 if look.annot is None else look.annot
     if (size := (min(m, _MOST_CELLS), min(n, _MOST_CELLS))) != (m, n):
-        weights, scale = pool_largest(weights[None], size)[0], scale.pooled(size)
+        weights, scale = cells.pool_largest(weights[None], size)[0], scale.pooled(size)
     written = weights >= round(1 / n, 2) - 0.005
     if drawn.signed:
-        written = weights.abs() >= _WRITTEN_SHARE * weights.abs().max()
+        written = weights.abs() >= 0.1 * weights.abs().max()
     edges = np.linspace(0, m, size[0] + 1), np.linspace(0, n, size[1] + 1)
     _draw_weights(ax, weights, scale, look, edges, written if write else None)
     ax.set_aspect("equal" if across == down or look.mesh.get("square") else "auto")
@@ -926,8 +823,8 @@ def _draw_weights(
     look: Look,
     edges: Edges,
     written: Tensor | None,
-    say: Callable[[float], str] = decimals,
-    points: float = NUMBER_SIZE,
+    say: Callable[[float], str] = cells.decimals,
+    points: float = style.NUMBER_SIZE,
 ) -> None:
     """Draw weights (m, n) as cells, the masked ones hatched.
 
@@ -936,17 +833,16 @@ def _draw_weights(
     say = look.say or say
     if written is not None and scale.masked is not None:
         written = written & ~scale.masked
-    for cells, norm, colors in (
+    for shown, norm, colors in (
         (~scale.uninformative, scale.norm, scale.colors),
         (scale.uninformative, scale.neutral, theme().neutral),
     ):
         if norm is not None:
-            values = weights if cells.all() else weights.masked_fill(~cells, torch.nan)
-            mesh = draw_cells(ax, values, colors, norm, edges=edges, **look.cells)
+            values = weights if shown.all() else weights.masked_fill(~shown, torch.nan)
+            mesh = cells.draw_cells(ax, values, colors, norm, edges=edges, **look.cells)
             if written is not None:
-                shown = cells & written
-                text = look.mesh.get("annot_kws", {})
-                write_numbers(ax, mesh, weights, say, points, shown=shown, edges=edges, **text)
+                how = {"shown": shown & written, "edges": edges, **look.mesh.get("annot_kws", {})}
+                cells.write_numbers(ax, mesh, weights, say, points, **how)
     if scale.masked is not None:
         _hatch(ax, scale.masked, edges)
 
@@ -955,13 +851,11 @@ def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
     """Hatch the cells of keys that a query may not attend to, as one area."""
     down, across = edges
     boxes = []
-    for row, cells in enumerate(masked.tolist()):
-        for is_masked, run in itertools.groupby(range(len(cells)), cells.__getitem__):
-            if is_masked:
-                first, *others = run
-                end = across[(others or [first])[-1] + 1]
-                x, y = [across[first], end, end, across[first]], down[[row, row, row + 1, row + 1]]
-                boxes.append(Path([*zip(x, y, strict=True), (0, 0)], closed=True))
+    padded = np.pad(masked.numpy(), ((0, 0), (1, 1)))
+    for top, bottom, row in zip(down[:-1], down[1:], padded, strict=True):
+        for left, right in across[np.diff(row).nonzero()[0]].reshape(-1, 2):
+            corners = (left, top), (right, top), (right, bottom), (left, bottom), (0, 0)
+            boxes.append(Path(corners, closed=True))
     area = PathPatch(
         Path.make_compound_path(*boxes), facecolor=theme().masked, edgecolor=theme().ground,
         linewidth=0.0, hatch="//////", zorder=1.5,
@@ -973,7 +867,10 @@ def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
 
 
 def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int | None:
-    """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
+    """Return the row of a map to draw over the image; None if it is drawn as a matrix.
+
+    By default that of the last word, else of [CLS], else of the patch in the middle.
+    """
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
     key_patches = drawn.sides[1].patches
     over_image = drawn.image is not None and key_patches is not None and any(key_patches)
@@ -988,7 +885,13 @@ def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int
             "weights that are drawn over an image. Leave it out."
         )
     if patch is None:
-        return _default_query(drawn, patches)
+        words = drawn.is_word[0].tolist()
+        if texts := [n for n, place in enumerate(patches) if place is None and words[n]]:
+            return texts[-1]
+        if "[CLS]" in drawn.rows:
+            return drawn.rows.index("[CLS]")
+        rows, columns = _grid_size(drawn.sides[0])
+        return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
     for row, (label, place) in enumerate(zip(drawn.rows, patches, strict=True)):
         if patch == place or (isinstance(patch, str) and patch.casefold() == label.casefold()):
             return row
@@ -1000,28 +903,16 @@ def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int
     raise InputError(f"{patch!r} is not a query of the map. Choose {' or '.join(choices)}.")
 
 
-def _default_query(drawn: AttentionMap, patches: Sequence[tuple[int, int] | None]) -> int:
-    """Return the last word of a text; else the row of [CLS], or of the patch in the middle."""
-    words = drawn.is_word[0].tolist()
-    if texts := [n for n, patch in enumerate(patches) if patch is None and words[n]]:
-        return texts[-1]
-    if "[CLS]" in drawn.rows:
-        return drawn.rows.index("[CLS]")
-    rows, columns = _grid_size(drawn.sides[0])
-    return patches.index((rows // 2, columns // 2)) if any(patches) else len(patches) - 1
-
-
-def draw_image_page(
-    page: Page, drawn: AttentionMap, query: int, overview: HeadMaps | None, look: Look
-) -> Axes:
+def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Axes:
     """Draw the image, the map over it, an overview and a caption."""
-    image, ruler = drawn.image, page.ruler
+    drawn, overview, ruler = selected.map, selected.overview, page.ruler
+    image = drawn.image
     assert image is not None
     is_beside = overview is not None and page.width > WIDE
     # A tall overview is beside two pictures one below the other, a wide one beside both.
     is_stacked = overview is not None and is_beside and len(overview.layers) > len(overview.numbers)
     share = (0.5 if is_stacked else 0.62) if is_beside else 1.0
-    side = (page.room * share - BAR_ROOM - GAP) / (1 if is_stacked else 2)
+    side = (page.room * share - style.BAR_ROOM - GAP) / (1 if is_stacked else 2)
     side = min(_LARGEST_IMAGE, side)
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
@@ -1043,7 +934,7 @@ def draw_image_page(
     left, below = second[0], second[1] + under_name
     ax = page.axes(left, below, side, tall)
     mappable = draw_over_image(ax, drawn, query, look)
-    frame(ax, most_read[::-1], (1, 1), LIGHT.ink)
+    frame(ax, most_read[::-1], (1, 1), style.LIGHT.ink)
     if look.cbar:
         bar = look.cbar_ax or page.bar(left + side + GAP / 2, below, tall)
         label = ruler.longest(("weight ÷ even weight", "÷ even", ""), min(tall, 1.5), TEXT_SIZE)
@@ -1051,14 +942,13 @@ def draw_image_page(
 
     bottom = below + tall
     if overview is not None:
-        keys = len(drawn.columns)
-        _, limit = _doublings(_times_even(drawn, query), look)
         of_heads = _on_grid(overview.weights[..., query, :], overview.sides[1])
-        of_heads, _ = _doublings(keys * of_heads, look)
+        of_heads, _ = _doublings(len(drawn.columns) * of_heads, look)
+        _, limit = _doublings(_times_even(drawn, query), look)
         ratios = (of_heads / limit).clamp(-1, 1)
         place, start = (page.left, page.right), bottom + GAP
         if is_beside:
-            place, start = (left + side + BAR_ROOM + GAP, page.right), top
+            place, start = (left + side + style.BAR_ROOM + GAP, page.right), top
         end = draw_overview(page, overview, place, start, ratios=ratios, marked=drawn)
         bottom = max(bottom, end)
     parts = [source(drawn.provenance), *drawn.notes, _share_note(drawn, query)]
@@ -1128,14 +1018,14 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     why = "colors over an image are shaded by it. Leave it out, or draw matrix=True."
     refuse_given(why, annot=look.annot, **look.mesh)
     doublings, limit = _doublings(_times_even(drawn, query), look)
-    colors = IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
+    colors = style.IMAGE_COLORS if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
     mesh = ax.pcolormesh(
         doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
     rows, columns = _grid_size(drawn.sides[1])
-    brightness = (drawn.image.numpy() @ np.array(LUMINANCE) / 255) ** _BRIGHTENED
+    brightness = (drawn.image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
     shade, extent = np.zeros((*brightness.shape, 3)), (0, columns, rows, 0)
-    alpha = _SHADE * (1 - brightness)
+    alpha = 0.4 * (1 - brightness)  # more would hide the colors
     ax.imshow(shade, alpha=alpha, extent=extent, aspect="auto", origin="upper", zorder=2)
     _outline(ax, drawn, query)
     return mesh
@@ -1186,13 +1076,10 @@ def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     if (patch := _patch_of(drawn, query)) is not None:
-        size = max(1.0, max(rows, columns) / _FINE)
+        size = max(1.0, max(rows, columns) / 25)  # frames around smaller patches are larger
         corner = patch[1] + (1 - size) / 2, patch[0] + (1 - size) / 2
-        box = Rectangle(
-            corner, size, size, fill=False, edgecolor=theme().claim, linewidth=1.4, zorder=3
-        )
-        box.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
-        ax.add_patch(box)
+        box = frame(ax, corner, (size, size), linewidth=1.4)
+        box.set(clip_on=True, path_effects=[withStroke(linewidth=2.6, foreground="white")])
 
 
 # --- all heads
@@ -1205,7 +1092,7 @@ def heads(
     layer: int | None = None,
     words: bool = True,
     special: Special = "keep",
-    width: float = FULL_WIDTH,
+    width: float = style.FULL_WIDTH,
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
@@ -1239,7 +1126,7 @@ def heads(
         maps = result
     else:
         maps = compute.head_maps(result, layer=layer, words=words, special=special)
-    with new_page(width, caption, [source(maps.provenance)], figure) as page:
+    with layout.new_page(width, caption, [source(maps.provenance)], figure) as page:
         top = page.heading(claims.of_heads(maps)) + 0.02
         place = page.left, page.right
         parts = [source(maps.provenance)]
@@ -1263,7 +1150,7 @@ def heads(
 
 def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
     """Return what to draw of each head where there are too many for their maps, else None."""
-    return where_heads_look(maps) if maps.weights.shape[:2].numel() > _MOST_TILES else None
+    return where_heads_look(maps) if maps.weights.shape[:2].numel() > 200 else None
 
 
 def _draw_examples(
@@ -1295,102 +1182,84 @@ def draw_head_grid(
 ) -> float:
     """Draw the maps as one image with a color bar; return the lower edge.
 
-    place : the left and right edge in inches. top : the upper edge in inches. ratios : values from
-    -1 to 1 to draw instead of the maps, (layers, heads, height, width); their colors are explained
-    elsewhere. marked : the indices of layer and head of the tiles to frame. names : what to write
-    above each tile, if there is room.
+    place : the left and right edge in inches. ratios : values from -1 to 1 to draw instead of the
+    maps, (layers, heads, height, width); their colors are explained elsewhere. marked : the indices
+    of layer and head of the tiles to frame. names, titles : what to write above each tile on the
+    right and on the left, if there is room.
     """
-    scale = WeightScale.of(maps)
+    scale, weights = WeightScale.of(maps), maps.weights
     if ratios is not None:
         nothing = torch.zeros(ratios.shape[2:], dtype=torch.bool, device="cpu")
-        scale = WeightScale(Normalize(-1, 1), None, nothing, None, IMAGE_COLORS)
-    weights = maps.weights if ratios is None else ratios
-    grid = HeadGrid(maps.layers, maps.numbers)
-    left, right = place
-
-    one_layer = len(grid.layers) == 1  # it has larger tiles, each with its number
-    indent, below = (0.0, GAP) if one_layer else (AXIS_ROOM, AXIS_ROOM + 0.04)
-    rows, columns = grid.rows, grid.columns
-    words = None
-    if one_layer:
+        scale = WeightScale(Normalize(-1, 1), None, nothing, None, style.IMAGE_COLORS)
+        weights = ratios
+    grid, (left, right) = HeadGrid(maps.layers, maps.numbers), place
+    rows, columns, one_layer = grid.rows, grid.columns, len(grid.layers) == 1
+    words, indent = None, style.AXIS_ROOM
+    if one_layer:  # it has larger tiles, each with its number
         rows = math.ceil(columns * 0.8 / (right - left))
         columns = math.ceil(columns / rows)
         words = _words_beside(maps, page.ruler, (right - left) / columns)
         indent = 0.0 if words is None else words[0].room
+    heads = torch.arange(weights.shape[:2].numel(), device="cpu").view(weights.shape[:2])
+    order = grid.arrange(heads).flatten().tolist()  # of the tiles
     room = (right - left - indent) / columns
-    is_named = any(names) and room > 0.45  # inches
     if one_layer:
         titles = titles or [f"head {number}" for number in grid.heads]
         titles, names = _fit_titles(titles, names, page.ruler, room)
-        is_named = any(names)
-    else:
-        names = [name.partition(" ")[0] for name in names]
-    headroom = 0.3 if one_layer else 0.24 if is_named else 0.12
+    elif names:
+        names = [names[n].partition(" ")[0] for n in order] if room > 0.45 else []  # inches
+    headroom = 0.3 if one_layer else 0.24 if any(names) else 0.12
     tiles = grid.arrange(weights).flatten(0, 1)
     image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
     width = min(right - left - indent, columns * 1.5)
     height: float = max(width * image.shape[0] / image.shape[1], rows * 0.2)
     ax = page.axes(left + indent, top, width, height)
-    ax.add_image(CellImage(ax, image, (rows, columns)))
+    ax.add_image(cells.CellImage(ax, image, (rows, columns)))
     ax.set(xlim=(0, columns), ylim=(rows, 0))
-    places = itertools.starmap(grid.place, marked)
-    framed = {row * grid.columns + column for column, row in places}
+    ax.spines[:].set_visible(False)
     corners = [(number % columns, number // columns + 1 - high) for number in range(len(tiles))]
     # The edges of all tiles, so that empty maps are visible; marked tiles come last, on top.
-    order = sorted(range(len(corners)), key=lambda number: number in framed)
-    edges = PolyCollection(
-        [
-            [(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)]
-            for x, y in (corners[number] for number in order)
-        ],
-        facecolors="none",
-        edgecolors=[theme().claim if number in framed else theme().faint for number in order],
-        linewidths=[1.4 if number in framed else 0.3 for number in order],
-        clip_on=False,
-        zorder=2,
-    )
-    ax.add_collection(edges, autolim=False)
-    ax.spines[:].set_visible(False)
-    if one_layer:
-        for number, (x, y) in enumerate(corners):
-            ax.text(x, y - 0.04, titles[number], fontsize=SMALL_SIZE, color=theme().muted)
-            if is_named:
-                place_of = x + wide, y - 0.04
-                color = theme().claim
-                ax.text(*place_of, names[number], fontsize=SMALL_SIZE, color=color, ha="right")
-        if words is None:
-            ax.set_axis_off()
-        else:
-            m, n = weights.shape[2:]
-            across, down = wide / n, high / m
-            starts = [row + 1 - high for row in range(rows)]
-            queries, keys = words
-            heights = tuple(start + down * y for start in starts for y in queries.places)
-            replace(queries, labels=queries.labels * rows, places=heights).apply(ax, "y")
-            replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
-    else:
-        for number, text in enumerate(names if is_named else ()):
-            column, row = grid.place(*divmod(number, len(grid.heads)))
-            place_of = column, row + 1 - high - 0.03
-            ax.text(*place_of, text, fontsize=SMALLEST_SIZE, color=theme().muted)
+    boxes = [[(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)] for x, y in corners]
+    framed = {order.index(layer * len(grid.heads) + head) for layer, head in marked}
+    upward = sorted(range(len(boxes)), key=framed.__contains__)
+    look: dict[str, Any] = {"facecolors": "none", "clip_on": False, "zorder": 2}
+    look["edgecolors"] = [theme().claim if n in framed else theme().faint for n in upward]
+    look["linewidths"] = [1.4 if n in framed else 0.3 for n in upward]
+    ax.add_collection(PolyCollection([boxes[n] for n in upward], **look), autolim=False)
+    label = partial(ax.text, fontsize=SMALL_SIZE if one_layer else style.SMALLEST_SIZE)
+    for number, (x, y) in enumerate(corners):
+        if one_layer:
+            label(x, y - 0.04, titles[number], color=theme().muted)
+        if any(names) and one_layer:
+            label(x + wide, y - 0.04, names[number], color=theme().claim, ha="right")
+        elif any(names):
+            label(x, y - 0.03, names[number], color=theme().muted)
+    bottom = top + height + (GAP if one_layer else style.AXIS_ROOM + 0.04)
+    if not one_layer:
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))
-    bottom = top + height + below
+    elif words is None:
+        ax.set_axis_off()
+    else:
+        m, n = weights.shape[2:]
+        across, down = wide / n, high / m
+        starts = [row + 1 - high for row in range(rows)]
+        queries, keys = words
+        heights = tuple(start + down * y for start in starts for y in queries.places)
+        replace(queries, labels=queries.labels * rows, places=heights).apply(ax, "y")
+        replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
     if ratios is not None:
         return bottom
     if words is None:
-        _draw_bars_below(page, scale, place, bottom)
+        _draw_bars_below(page, scale, left, right, bottom)
         return bottom + 0.18
-    _draw_bars_below(page, scale, (left + indent + width / columns, right), bottom)
+    _draw_bars_below(page, scale, left + indent + width / columns, right, bottom)
     return max(bottom + 0.18, top + height + words[1].room)
 
 
 def _fit_titles(
-    titles: Sequence[str], names: Sequence[str], ruler: Ruler, room: float
+    titles: Sequence[str], names: Sequence[str], ruler: layout.Ruler, room: float
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Shorten the titles and the names of tiles until both have room above one, in inches.
-
-    names : of families, with their share: "next 78%".
-    """
+    """Shorten titles and names ("next 78%") until both have room above a tile, in inches."""
     numbers = [title.removeprefix("head ") for title in titles]
     short = [name.partition(" ")[0] for name in names]
     for choice in ((titles, names), (numbers, names), (numbers, short)):
@@ -1399,26 +1268,18 @@ def _fit_titles(
     return titles, []
 
 
-def _words_beside(maps: HeadMaps, ruler: Ruler, tile: float) -> tuple[Ticks, Ticks] | None:
-    """Return the labels of queries and keys beside a tile, or None if some have no room.
-
-    tile : inches across, at most.
-    """
+def _words_beside(maps: HeadMaps, ruler: layout.Ruler, tile: float) -> tuple[Ticks, Ticks] | None:
+    """Return the labels beside a tile of some inches, or None if some have no room."""
     cell = (tile - _LONGEST_WORD / 2) / maps.weights.shape[3]
-    if cell * 72 < 1.2 * SMALLEST_SIZE or maps.sides[1].cell > 1:
+    if cell * 72 < 1.2 * style.SMALLEST_SIZE or maps.sides[1].cell > 1:
         return None
-    rows, columns = (
-        fit_ticks(words, cell, ruler, axis=axis, side=side, longest=_LONGEST_WORD)
-        for words, axis, side in zip((maps.rows, maps.columns), "yx", maps.sides, strict=True)
-    )
-    return rows, columns
+    (y, x), longest = maps.sides, _LONGEST_WORD
+    rows = fit_ticks(maps.rows, cell, ruler, axis="y", side=y, longest=longest)
+    return rows, fit_ticks(maps.columns, cell, ruler, axis="x", side=x, longest=longest)
 
 
-def _draw_bars_below(
-    page: Page, scale: WeightScale, place: tuple[float, float], top: float
-) -> None:
+def _draw_bars_below(page: Page, scale: WeightScale, left: float, right: float, top: float) -> None:
     """Draw as many color bars as fit side by side, aligned with the right edge."""
-    left, right = place
     size = max(0.19 * (right - left), 0.4)
     bars = scale.bars
     labels = [f"weight {name}".strip() for name, _ in bars]
@@ -1433,17 +1294,15 @@ def _draw_bars_below(
 def _tile(
     maps: Tensor, scale: WeightScale, rows: int, columns: int, *, headroom: float
 ) -> tuple[NDArray[np.uint8], tuple[float, float]]:
-    """Arrange maps (N, m, n) as one image of rows × columns tiles.
-
-    Returns the colors, and the share of its tile that each map fills, across and down.
+    """Return the colors of maps (N, m, n) in tiles, and the share of a tile that a map fills.
 
     headroom : the gap above each map, as a share of its height.
     """
-    m, n = (min(side, _TILE) for side in maps.shape[1:])  # the cells that a tile has room for
-    scale, maps = scale.pooled((m, n)), pool_largest(maps.float(), (m, n))
+    m, n = (min(side, 64) for side in maps.shape[1:])  # the cells that a tile has room for
+    scale, maps = scale.pooled((m, n)), cells.pool_largest(maps.float(), (m, n))
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))
     places = np.empty((rows * columns, m + down, n + across, 4), np.uint8)
-    places[:] = bytes_of(theme().ground)
+    places[:] = cells.as_bytes(to_rgba(theme().ground))
     places[: len(maps), down:, :n] = scale.rgba(maps)
     side_by_side = places.reshape(rows, columns, m + down, n + across, 4).transpose(0, 2, 1, 3, 4)
     image = side_by_side.reshape(rows * (m + down), columns * (n + across), 4)
@@ -1459,24 +1318,18 @@ def draw_overview(
     marked: AttentionMap,
     ratios: Tensor | None = None,
 ) -> float:
-    """Draw all heads with the drawn one framed, below a title; return the lower edge.
-
-    The parameters are those of `draw_head_grid`, but marked : the map of the heads to frame.
-    """
-    count = maps.weights.shape[0] * maps.weights.shape[1]
-    numbers = [maps.numbers.index(head) for head in marked.heads]
+    """Draw all heads with those of a map framed; return the lower edge. See `draw_head_grid`."""
+    numbers, room = [maps.numbers.index(head) for head in marked.heads], place[1] - place[0]
     heads = [(maps.layers.index(layer), head) for layer in marked.layers for head in numbers]
-    these = "This head" if len(heads) == 1 else "These heads"
     looks = None if ratios is not None else summaries(maps)
+    these = "This head" if len(heads) == 1 else "These heads"
     scale = "on one scale" if looks is None else "by what they attend to"
-    title = f"{these} among all {count:,}, {scale}"
-    top = page.subtitle(place[0], top, title, place[1] - place[0])
-    if looks is not None:
-        tallest = 0.4 * (place[1] - place[0])
-        return draw_head_summary(
-            page, maps, looks, place, top + 0.04, marked=heads, tallest=tallest
-        )
-    return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads)
+    title = f"{these} among all {maps.weights.shape[:2].numel():,}, {scale}"
+    top = page.subtitle(place[0], top, title, room)
+    if looks is None:
+        return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads)
+    how: dict[str, Any] = {"marked": heads, "tallest": 0.4 * room}
+    return draw_head_summary(page, maps, looks, place, top + 0.04, **how)
 
 
 def draw_head_summary(
@@ -1495,19 +1348,19 @@ def draw_head_summary(
     to frame. tallest : inches at most.
     """
     grid = HeadGrid(maps.layers, maps.numbers)
-    left, right = place[0] + AXIS_ROOM, place[1]
+    left, right = place[0] + style.AXIS_ROOM, place[1]
     across = min(_LARGEST_HEAD, (right - left) / grid.columns)
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
-    ax = page.axes(left, top, across * grid.columns, down * grid.rows)
-    colors = {**theme().roles, OTHER_WORDS: theme().ground}
-    cells, ground = np.empty((grid.rows, grid.columns, 3)), np.array(to_rgb(theme().ground))
-    for number, (name, share) in enumerate(looks):
-        column, row = grid.place(*divmod(number, len(grid.heads)))
-        mix = _LIGHTEST + (1 - _LIGHTEST) * min(max(share, 0.0), 1.0)  # of the color and the ground
-        cells[row, column] = (1 - mix) * ground + mix * np.array(to_rgb(colors[name]))
-    extent = (0, grid.columns, grid.rows, 0)
-    ax.imshow(cells, aspect="auto", origin="upper", interpolation="nearest", extent=extent)
+    colors, ground = (
+        {**theme().roles, OTHER_WORDS: theme().ground},
+        np.array(to_rgb(theme().ground)),
+    )
+    shares = np.array([share for _, share in looks])[:, None].clip(0, 1)
+    mixes = _LIGHTEST + (1 - _LIGHTEST) * shares
+    full = np.array([to_rgb(colors[name]) for name, _ in looks])
+    fills = torch.from_numpy((1 - mixes) * ground + mixes * full).view(*maps.weights.shape[:2], 3)
+    ax = grid.draw(page, (left, top), (across, down), fills, interpolation="nearest")
     if across >= 0.08:  # inches with room for lines
         line: dict[str, Any] = {"color": theme().faint, "linewidth": 0.4, "clip_on": False}
         ax.hlines(range(grid.rows + 1), 0, grid.columns, **line)
@@ -1516,9 +1369,8 @@ def draw_head_summary(
         frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
-    grid.number_sides(ax, (across, down))
     counts = Counter(name for name, _ in looks)
-    x, y = place[0], top + down * grid.rows + AXIS_ROOM + 0.06
+    x, y = place[0], top + down * grid.rows + style.AXIS_ROOM + 0.06
     for name in filter(counts.get, colors):  # the key
         word = " word" if name in ("first", "same") else ""
         text = f"{name}{word} ({counts[name]})"

@@ -182,12 +182,12 @@ class AttentionMap(_LabeledMaps, OneMap):
         return cast("Axes", attnviz.plot.heatmap(self, **keywords))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        return self.printed(claims.of_map(self), options.max_width)
+        return self.printed(claims.of_map(self) or claims.Finding(""), options.max_width)
 
-    def printed(self, finding: claims.Finding | None, width: int) -> Iterator[Text | Table]:
+    def printed(self, finding: claims.Finding, width: int) -> Iterator[Text | Table]:
         """Yield what a terminal shows: a finding, and the map under its words, or word by word."""
-        cell = (-1, -1) if finding is None or finding.cell is None else finding.cell
-        yield Text(self.where if finding is None else finding.sentence, "bold")
+        cell = finding.cell or (-1, -1)
+        yield Text(finding.sentence or self.where, "bold")
         gray = self.uninformative.all(1), self.uninformative.all(0)
         looks = [["dim" if one else "" for one in of_side] for of_side in gray]
         for of_side, claimed in zip(looks, cell, strict=True):

@@ -11,16 +11,8 @@ from numpy.typing import NDArray
 
 from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import figure
-from attnviz.figures.claims import quoted
-from attnviz.figures.layout import (
-    CaptionLength,
-    Page,
-    face,
-    is_right_to_left,
-    line_height,
-    new_page,
-    spread,
-)
+from attnviz.figures.claims import is_right_to_left, quoted
+from attnviz.figures.layout import CaptionLength, Page, face, line_height, new_page, spread
 from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.results.text import literal
 
@@ -228,10 +220,10 @@ class _Threads:
         parts = one.parts(lambda text: page.ruler.advance(text, points) <= room)
         for text, kind in parts[:: -1 if is_right_to_left(one.sentence) else 1]:
             weight = face("bold" if kind == "word" else "normal", text)["fontweight"]
-            part = text, colors.get(kind, ink), weight
-            right = page.pieces(left, middle - 0.49 * em, [part], points)
+            color = colors.get(kind, ink)
+            right = page.piece(left, middle - 0.49 * em, text, points, color, weight)
             if kind == "attended" and ink != gray:
-                page.line([(left, middle + 0.43 * em), (right, middle + 0.43 * em)])
+                page.line((left, middle + 0.43 * em), (right, middle + 0.43 * em))
             left = right
 
     def draw_layers(self, ax: Axes, top: float) -> float:

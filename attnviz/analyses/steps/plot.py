@@ -272,16 +272,16 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
         if before is not None and panel.follows:
             middle = top + _HEADER + panel.high / 2
             start = before.left + before.across + 0.06
-            page.arrow((start, middle), (start + _GAP - 0.12, middle))
+            page.line((start, middle), (start + _GAP - 0.12, middle), arrow=True)
         _draw_header(page, panel, top)
         bottom = max(bottom, _draw_panel(page, result, panel, top + _HEADER))
     if panels[0].stage.name == "X" and len(panels) > 1:
         # Arrows from X to Q, K and V, below them.
         upper, bottom = bottom + 0.02, bottom + _FORK
         middles = [panel.left + panel.across / 2 for panel in panels]
-        page.line([(middles[0], upper), (middles[0], bottom), (middles[-1], bottom)])
+        page.line((middles[0], upper), (middles[0], bottom), (middles[-1], bottom))
         for middle in middles[1:]:
-            page.arrow((middle, bottom), (middle, upper))
+            page.line((middle, bottom), (middle, upper), arrow=True)
     last = panels[-1]
     left = last.left + last.across + BAR_GAP
     bar = page.bar(left, top + _HEADER, min(last.high, 0.9))
