@@ -113,13 +113,12 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     split, stream = result.decomposition, result.residual_stream
     against = f"compared with {result.reference}"
     if not details:
-        unit = "" if result.way is None else f"shares of the way, which is {result.way:.2f} "
         kind = "contributions over all paths" if result.is_all_paths else "direct contributions"
         error = power(result.contribution_error)
         if result.without == "alone":
             against = f"alone: {result.reference.removeprefix('the same text, where ')}"
-        bricks = f"bricks: {kind}, {unit}{_UNIT} (completeness error {error})"
-        return [first, against, *notes, bricks]
+        unit = f"shares of the way, which is {result.way:.2f} {_UNIT}"
+        return [first, against, *notes, f"bricks: {kind}, {unit} (completeness error {error})"]
     parts = [
         first,
         against,
@@ -241,7 +240,7 @@ class _Picture:
         self.claim, self.credited = result.strongest, result.credited
         sizes = _WIDE_SIZES if page.width >= WIDE else _NARROW_SIZES
         sides, numbers, most, tall, apart, self.brick, guide = (size * MM for size in sizes)
-        words = " ".join(result.regions if result.way else ()).split()
+        words = " ".join(result.regions).split()
         longest = max((self.width(word, TEXT_SIZE, "bold") for word in words), default=0.0)
         sides = min(max(sides, longest + 5 * MM), sides + 9 * MM) if words else numbers
         self.has_paths = page.width >= _SHORTEST
@@ -318,8 +317,7 @@ class _Picture:
         """Draw everything; return the lower edge."""
         if self.has_paths:
             self.draw_paths()
-            if self.result.way is not None:  # which is not in files of the first version
-                self.draw_sides()
+            self.draw_sides()
             self.draw_layers()
             self.draw_gap()
         for row, (brick, edge, tall) in zip(self.rows, self.placed, strict=True):
@@ -340,7 +338,7 @@ class _Picture:
         result, colors, edges = self.result, theme(), (self.left, self.right)
         xs = np.linspace(*edges, result.place.shape[1])
         here, other = self.y(result.place.numpy())
-        if result.rails is not None and result.way:
+        if result.rails is not None:
             halves = (self.top, self.y(0.5)), (self.y(0.5), self.bottom)
             for half, rail, n in zip(halves, self.y(result.rails.numpy()), (0, 1), strict=True):
                 look: dict[str, Any] = {"color": colors.side_pale[n], "alpha": 0.22}

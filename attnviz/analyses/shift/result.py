@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor
 from attnviz.attribution.decomposition import Decomposition, ResidualStream
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.errors import joined
-from attnviz.results import AgreementReport, Provenance, base
-from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
+from attnviz.results import AgreementReport, Provenance
+from attnviz.results.base import Columns, described, doc, documented, proof, stacked
 from attnviz.results.text import dim, fraction, literal, plain_table, raised, signed
 
 _LONGEST = 14  # letters of a word in a table
@@ -34,18 +33,6 @@ _CHANGES = {
     "mask": ("masking", "masked"), "replace": ("replacing", "replaced"),
     "knock-out": ("hiding", "hidden"), "delete": ("deleting", "deleted"),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftPlane(Savable):
-    """What files of earlier versions hold in place of `place`, `rails`, `way` and `size`."""
-
-    path: Tensor
-    reference_path: Tensor
-    region_ends: tuple[Tensor, ...]
-    way: float
-    size: float
-    explained: float
 
 
 @documented
@@ -96,20 +83,18 @@ class ShiftResult(WordResult):
         "the end, (2, L + 1). Between regions 1 is the first and 0 the second at the end, and ½ is "
         "their middle in each layer; their vectors have the same mean norm in each layer. Without "
         "regions 0 is the place in the reference and 1 that in the text at the end; each layer is "
-        "measured in units of the norm there. NaN before the end in files of earlier versions."
+        "measured in units of the norm there."
     )
     rails: Tensor | None = doc(
         "The places of the two regions in each layer and at the end, (2, L + 1): ½ where they are "
         "one point. None without regions."
     )
-    way: float | None = doc(
+    way: float = doc(
         "The length of the way of which contributions are shares, in units of the hidden state. "
         "With regions, it leads from the center of the second to that of the first; else from the "
-        "end in the reference to the end in the text. None in files of the first version."
+        "end in the reference to the end in the text."
     )
-    size: float | None = doc(
-        "The norm of the word's vector at the end. None in files of the first version."
-    )
+    size: float = doc("The norm of the word's vector at the end.")
     distances: Tensor | None = doc(
         "The distance to the center of each region, in units of their distance in that layer, (L + "
         "1, 2). None without regions."
@@ -135,27 +120,6 @@ class ShiftResult(WordResult):
         "of a causal model has no BOS token. Its contribution is not measured.",
         default=None,
     )
-
-    @classmethod
-    def upgraded(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields in a file as those of today. Of the paths only the ends are known."""
-        if "path" not in values:
-            return values
-        known = {name: of for name, of in values.items() if name not in ("agreement", "notes")}
-        fields = {name: of for name, of in values.items() if name not in ("path", "plane")}
-        plane, split, report = values.get("plane"), values["decomposition"], values["agreement"]
-        place = torch.full((2, len(split.value) + 1), torch.nan, dtype=torch.float64, device="cpu")
-        rails = place.clone()
-        rails[:, -1] = torch.tensor([1.0, 0.0])
-        fields |= {"place": place, "rails": rails if values["regions"] else None, "size": None}
-        fields["way"] = None if values["regions"] else split.total
-        if plane is not None:
-            place[:, -1] = torch.stack([plane.path[-1, 0], plane.reference_path[-1, 0]])
-            fields |= {"way": plane.way, "size": plane.size}
-        if report.digest in base.digests([known]):  # the numbers that were checked
-            fields["agreement"] = replace(report, digest=None)
-            fields["agreement"] = cls(**fields).agreement
-        return fields
 
     def __repr__(self) -> str:
         return (
@@ -326,7 +290,7 @@ class ShiftResult(WordResult):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.headline, "bold")
         yield from map(Text, self.details)
-        if self.regions and self.way:
+        if self.regions:
             yield from self._line_of_ends(options.max_width)
         yield self._table_of_words()
         yield Text(f"compared with {self.reference}", "dim")
@@ -348,7 +312,7 @@ class ShiftResult(WordResult):
     def reached(self) -> tuple[float, float]:
         """The places at the end, in the text and in the reference."""
         here, other = self.place[:, -1].tolist()
-        return (here, other) if here == here else (self.share(self.decomposition.total), 0.0)
+        return here, other
 
     def _line_of_ends(self, width: int) -> Iterator[Text]:
         """Yield the way between the regions as a line with both ends, and their names below it."""
@@ -407,8 +371,8 @@ class ShiftResult(WordResult):
         return tuple(_CHANGES.get(name, _ANY)[1] for name in self.causal)
 
     def share(self, number: Tensor | float) -> float:
-        """Return a number as a share of the way, if this is known."""
-        return float(number) / (self.way or 1.0)
+        """Return a number as a share of the way."""
+        return float(number) / self.way
 
     def shares(self, numbers: Tensor) -> list[float]:
         """Return numbers (W,) as shares of the way."""
@@ -533,8 +497,6 @@ class ShiftResult(WordResult):
     def _movement(self, length: float) -> str:
         """Return a movement between the regions in words."""
         start, end = self.ends[:: -1 if length >= 0 else 1]
-        if self.way is None:
-            return f"by {fraction(abs(length))} toward {end}"
         return f"{self._share(abs(length))} of the way from {start} to {end}"
 
     def _headline_of_a_pair(self) -> str:
@@ -546,8 +508,7 @@ class ShiftResult(WordResult):
         moved = f"{pair} {'moves' if len(self.entries) == 1 else 'move'} {word}"
         if self.regions:
             return f"{moved} {self._movement(total)}"
-        share = "" if self.size is None else f", {abs(total) / self.size:.0%} of its length"
-        return f"{moved} by {fraction(total)}{share}"
+        return f"{moved} by {fraction(total)}, {abs(total) / self.size:.0%} of its length"
 
     def _headline_of_words(self) -> str:
         """Say which word is credited most with the shift, and whether changing it confirms that."""
@@ -575,13 +536,11 @@ class ShiftResult(WordResult):
         """Yield how far the sentence moves the word, and the numbers of the headline."""
         total, top = self.decomposition.total, self.credited
         if not self.regions:
-            share = "" if self.size is None else f" by {abs(total) / self.size:.0%} of its length"
-            yield f"The sentence moves it{share}; that gap is 1 here."
+            share = f"{abs(total) / self.size:.0%} of its length"
+            yield f"The sentence moves it by {share}; that gap is 1 here."
         else:
-            (first, second), far = self.ends, self._share(abs(total))
-            scale = f" (0 is {second}, 1 is {first})" if self.way else ""
-            far = f"{far} of the way" if self.way else f"by {far}"
-            yield f"The sentence moves it {far}{self._toward}{scale}."
+            (first, second), far = self.ends, f"{self._share(abs(total))} of the way"
+            yield f"The sentence moves it {far}{self._toward} (0 is {second}, 1 is {first})."
         if top is not None:
             adds, takes = self.along(self.credit), self.along(self.tested)
             said = [f"{self.changing} it takes {fraction(takes[top])}"]
@@ -621,7 +580,7 @@ class ShiftResult(WordResult):
         split = self.decomposition
         unit = "along the axis" if self.regions else "along itself"
         start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
-        way = f" of {_number(self.way)} for the whole way" if self.regions and self.way else ""
+        way = f" of {_number(self.way)} for the whole way" if self.regions else ""
         yield (
             f"the shift {unit}, in units of the hidden state: {_number(split.total)}{way}; all "
             f"paths sum to it (error {split.credit_error:.0e} of its length), and so do value and "
