@@ -70,12 +70,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {".png": {"pil_kwargs": {"compress_level":
 _DESCRIPTION = {".png": "Description", ".svg": "Description", ".pdf": "Subject"}
 
 
-def boldest(text: str) -> str:
-    """Return the weight of a text that should be bold: there are bold letters of few scripts."""
-    has_bold = all(ord(one) < 0x530 or one in "“”‘’–—…\N{MINUS SIGN}" for one in text)
-    return "bold" if has_bold else "normal"
-
-
 def line_height(points: float) -> float:
     """Return the height of one line of text in inches."""
     return points * LEADING / 72
@@ -446,12 +440,6 @@ def spread(
     for n, place, offset in zip(order, places, offsets, strict=True):
         placed[n] = min(max(place, lowest), highest) + offset
     return placed
-
-
-def is_right_to_left(text: str) -> bool:
-    """Return whether most letters of a text are of a script that is written from right to left."""
-    kinds = [unicodedata.bidirectional(character) for character in text]
-    return kinds.count("R") + kinds.count("AL") > kinds.count("L")
 
 
 def _left_to_right(line: str) -> str:

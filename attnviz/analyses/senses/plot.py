@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import figure
-from attnviz.figures.claims import quoted
+from attnviz.figures.claims import is_right_to_left, quoted
 from attnviz.figures.layout import (
     CaptionLength,
     Page,
     face,
-    is_right_to_left,
     line_height,
     new_page,
     spread,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from matplotlib.patheffects import withStroke
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import figure, layout
 from attnviz.figures.cells import draw_values
+from attnviz.figures.claims import is_right_to_left
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -182,8 +182,7 @@ def _break_lines(page: Page, result: ShiftResult) -> list[list[_Placed]]:
             x = page.left
         lines[-1].append((index, text, weight, x, wide))
         x, blank = x + wide, 0.0 if text in _AFTER else 1.3 * MM
-    letters = "".join(result.words[n] for n in (*result.sources, result.at))
-    if 2 * sum(unicodedata.bidirectional(one) in ("R", "AL") for one in letters) > len(letters):
+    if is_right_to_left("".join(result.words[n] for n in (*result.sources, result.at))):
         edges = page.left + page.right
         lines = [[(n, t, b, edges - x - w, w) for n, t, b, x, w in line] for line in lines]
     credit, known = result.parts.abs().tolist(), {result.at, *result.sources}
@@ -461,9 +460,7 @@ class _Picture:
         """Write a row of the table of words: a word without its middle, as long as fits."""
         name, *numbers = texts
         room = self.adds - self.words - self.width("−.00", SMALL_SIZE) - _STEP
-        halves = ((name[: (n + 1) // 2], name[len(name) - n // 2 :]) for n in range(len(name)))
-        shorter = ["…".join(pair) for pair in halves][::-1]
-        shown = self.page.ruler.longest([name, *shorter], room, SMALL_SIZE)
+        shown = self.page.ruler.squeeze(name, room, SMALL_SIZE)
         bold = weight if name.isascii() else "normal"
         self.write(self.words, row, shown, color=colors[0], weight=bold)
         for x, text, color in zip((self.adds, self.takes), numbers, colors[1:], strict=True):

@@ -276,8 +276,8 @@ def test_no_layer_is_stretched_because_its_vectors_are_long():
     places, rails = (
         compute._find_places(*(states * size), None, regions)
         for size, regions in (
-            (torch.ones_like(grown), compute.Regions(("one", "other"), centers, (), [])),
-            (grown, compute.Regions(("one", "other"), centers * grown[..., None], (), [])),
+            (torch.ones_like(grown), compute.Regions(("one", "other"), centers, [])),
+            (grown, compute.Regions(("one", "other"), centers * grown[..., None], [])),
         )
     )
     for one, other in zip(places, rails, strict=True):
