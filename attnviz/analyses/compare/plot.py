@@ -62,7 +62,6 @@ def compare(
 
 
 def _finding(result: CompareResult) -> str:
-    """Return how many heads changed, and whose maps differ most."""
     models = "from {} to {}".format(*result.shown_labels)
     if not (changed := int((result.p_value[0] < SURE).any(1).sum())):
         return f"No head changed significantly {models}"

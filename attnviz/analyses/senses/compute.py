@@ -178,7 +178,6 @@ class _OccurrenceVectors:
 def _collect_vectors(
     model: Model, word: str, sentences: Sequence[Sentence], *, causal: bool
 ) -> _OccurrenceVectors:
-    """Run the model on all sentences and return the vectors of the word."""
     pieces = [word_pieces(model, sentence) for sentence in sentences]
     vectors, as_loaded, context, results = [], [], [], []
     for start in range(0, len(sentences), _SENTENCES):
@@ -313,7 +312,6 @@ def _attended(
 def _notes(
     word: str, listed: list[Occurrence], copies: int, alike: Sequence[int], causal: bool, raw: bool
 ) -> list[str]:
-    """Return notes on inflections, repeats, pieces, centering, imbalance and causal models."""
     notes, total = [], len(listed)
     if copies:
         notes.append(f"sentences left out because the model reads the tokens of another: {copies}")

@@ -45,9 +45,6 @@ from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
-# Completeness errors, as shares of the length of the shift: above rounding in float32, and in
-# narrower types.
-_EXACT, _ROUNDED = 1e-4, 0.05
 COMPLETE = 1e-3  # the largest completeness error of a verified shift
 _FEW = 32  # other words, each changed in every way
 _LISTED = 3  # words that a note names
@@ -390,9 +387,9 @@ def _verify(
 
 def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Iterator[str]:
     """Yield notes where the parts do not add up, with the reason."""
-    if (worst := max(split.error, split.credit_error, stream.error)) > _EXACT:
+    if (worst := max(split.error, split.credit_error, stream.error)) > 1e-4:  # above rounding
         why = f"rounding in {dtype}; use float32"
-        if dtype == "float32" or worst > _ROUNDED:
+        if dtype == "float32" or worst > 0.05:
             why = "some functions here have no exact rule"
         yield f"the parts miss the whole by {worst:.1%}: {why}"
     layers, mlps = len(stream.attention), len(stream.mlp)

@@ -46,18 +46,12 @@ from attnviz.results.text import (
 )
 
 _UNIT = "units of the hidden state"
-_THICK = 0.62  # of a row: a bar
 # Inches.
 _GAP = 0.22  # between panels
-_RIGHT = 0.1  # half of a number at the right end of an axis
-_NARROW = 2.6  # narrower figures have one column
 _SMALL = 0.85, 1.25  # the height of a panel without words, likewise
-_NAMED = 14  # words with a name at their brick
-_LINES = 12  # of the text at most
 _DOTTED = 12  # states at most that have a dot
 _BEFORE, _AFTER = ".,;:!?)]}”’…%", "([{“‘"  # without a blank before it, and after it
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
-_ROOM, _FILLED = 0.38, 0.72  # of the panel: a smaller gap is enlarged, and the bricks then
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
 # Millimeters: the sides and the numbers left of the panel, the panel at most and its height, what
 # is between it and the bricks, a brick, and the guide to its word.
@@ -65,7 +59,6 @@ _WIDE_SIZES, _NARROW_SIZES = (17, 9, 98, 58, 9, 6.5, 4), (12.5, 4.5, 31, 52, 4, 
 # Inches.
 _LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
 _STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # lines: between, beyond the panel, their ends
-_SHORTEST = 65 * MM  # a page with paths
 _ROW, _LINE = line_height(SMALL_SIZE), line_height(TEXT_SIZE)
 
 
@@ -188,7 +181,7 @@ def _break_lines(page: Page, result: ShiftResult) -> list[list[_Placed]]:
     credit, known = result.parts.abs().tolist(), {result.at, *result.sources}
     credit[result.at] = math.inf
     sizes = [sum(credit[n] for n, *_ in line if n in known) for line in lines]
-    kept = sorted(range(len(lines)), key=sizes.__getitem__)[-_LINES:]
+    kept = sorted(range(len(lines)), key=sizes.__getitem__)[-12:]
     shown: list[list[_Placed]] = []
     for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
         dots = [(-1, "…", "normal", page.left, 0.0)]
@@ -216,7 +209,7 @@ def _bricks(result: ShiftResult, unit: float) -> list[list[_Brick]]:
     unit : the length of the way in inches.
     """
     adds, takes = result.along(result.parts), result.along(result.tested)
-    largest = sorted(result.sources, key=lambda n: abs(adds[n]), reverse=True)[:_NAMED]
+    largest = sorted(result.sources, key=lambda n: abs(adds[n]), reverse=True)[:14]
     named = {n for n in largest if abs(adds[n]) * unit >= _LEAST}
     sides = [[n for n, share in enumerate(adds) if sign * share > 1e-4] for sign in (1, -1)]
     if -sum(adds[n] for n in sides[1]) * unit < _COLUMN:
@@ -242,7 +235,7 @@ class _Picture:
         words = " ".join(result.regions).split()
         longest = max((self.width(word, TEXT_SIZE, "bold") for word in words), default=0.0)
         sides = min(max(sides, longest + 5 * MM), sides + 9 * MM) if words else numbers
-        self.has_paths = page.width >= _SHORTEST
+        self.has_paths = page.width >= 65 * MM
         self.left, self.top = page.left + self.has_paths * sides, top + _ROW + _OVER
         self.bottom, self.low, high = self.top + tall, *_range(result)
         self.unit = tall / (high - self.low)  # the length of the way
@@ -269,7 +262,6 @@ class _Picture:
         self.write = partial(page.label, self.ax)
 
     def y(self, places: Any) -> Any:
-        """Return where some places are in the panel."""
         return self.bottom - (np.asarray(places) - self.low) * self.unit
 
     def stack(self) -> None:
@@ -278,8 +270,8 @@ class _Picture:
         here, other = self.y(result.reached).tolist()
         pushed = sum(share for share in result.along(result.parts) if share > 0) * self.unit
         tall = self.bottom - self.top
-        is_small = abs(here - other) < _ROOM * tall or pushed > tall
-        zoom = _FILLED * tall / pushed if is_small else 1.0
+        is_small = abs(here - other) < 0.38 * tall or pushed > tall
+        zoom = 0.72 * tall / pushed if is_small else 1.0
         self.zoom = zoom if abs(zoom - 1) > 0.15 else 1.0
         unit = self.zoom * self.unit
         stacks = _bricks(result, unit)
@@ -313,7 +305,6 @@ class _Picture:
         self.levels = max(1, len(lasts))
 
     def draw(self) -> float:
-        """Draw everything; return the lower edge."""
         if self.has_paths:
             self.draw_paths()
             self.draw_sides()
@@ -333,7 +324,6 @@ class _Picture:
         return self.page.paragraph(self.page.left, self.end + MM, key, self.page.room)
 
     def draw_paths(self) -> None:
-        """Draw both paths, those of the regions, and what is between."""
         result, colors, edges = self.result, theme(), (self.left, self.right)
         xs = np.linspace(*edges, result.place.shape[1])
         here, other = self.y(result.place.numpy())
@@ -375,7 +365,6 @@ class _Picture:
                 self.write(left, y, "\n".join(lines), ha="right", va="center", **look)
 
     def draw_layers(self) -> None:
-        """Write the layers below the panel, as many as fit."""
         last, below, muted = self.result.place.shape[1] - 1, self.bottom + 0.6 * MM, theme().muted
         points = SMALL_SIZE if self.page.width >= WIDE else SMALLEST_SIZE
         names = ["static", *map(str, range(1, last)), "output"]
@@ -423,7 +412,6 @@ class _Picture:
             self.ax.add_patch(Rectangle((left + rim, top + rim), *size, **look))
 
     def draw_guide(self, brick: _Brick, y: float, row: float) -> None:
-        """Draw a curve from a brick to its word."""
         left, along = self.second + self.brick * (brick.adds < 0), np.linspace(0, 1, 12)
         xs = left + (self.words - _TICK - left) * along
         ys = y + (row - y) * along**2 * (3 - 2 * along)
@@ -467,7 +455,6 @@ class _Picture:
             self.write(x, row, text, color=color, weight=weight, ha="right")
 
     def key(self) -> Iterator[str]:
-        """Yield what bricks, lines, dots and gray words are."""
         zoom = "" if self.zoom == 1 else f", {self.zoom:.1f} times as large"
         yield f"The bricks sum to the gap between both ends{zoom}."
         if self.lines:
@@ -491,7 +478,6 @@ def _range(result: ShiftResult) -> tuple[float, float]:
 
 
 def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the panels of the details, side by side; return their lower edge."""
     # The title, what is drawn, and the inches for the labels on its left.
     panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
         ("Directly, by head", _draw_by_head, 0.3),
@@ -503,7 +489,7 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
     for name in result.head_effects:
         panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
     width = page.room
-    columns, tall = (2 if width > _NARROW else 1), _SMALL[width > WIDE]
+    columns, tall = (2 if width > 2.6 else 1), _SMALL[width > WIDE]
     if width > WIDE:
         columns = 3 if len(panels) > 4 else len(panels)
     room = (width - _GAP * (columns - 1)) / columns
@@ -511,7 +497,7 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         if number and number % columns == 0:
             top += tall + 0.2 + AXIS_ROOM + 0.2
         left = page.left + (number % columns) * (room + _GAP) + labels
-        across = room - labels - (BAR_ROOM if draw is _draw_by_head else _RIGHT)
+        across = room - labels - (BAR_ROOM if draw is _draw_by_head else 0.1)
         below = page.subtitle(left, top, title, room - labels) + 0.04
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
@@ -529,7 +515,6 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
 
 
 def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
-    """Draw the direct contribution of each head: layers down, heads across."""
     table = result.decomposition.table.sum(-1)
     mesh = draw_values(ax, table, lines=True)
     layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
@@ -542,7 +527,6 @@ def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
 
 
 def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
-    """Draw the value and the routing part of each layer as two bars."""
     split = result.decomposition
     rows = np.arange(len(split.value))
     ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
@@ -553,21 +537,19 @@ def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
 
 
 def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
-    """Draw what was added to the residual stream, from the static to the contextual vector."""
     stream = result.residual_stream
     added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
     parts = added | {"biases": stream.bias, "own": stream.own}
     lengths, middles = [*parts.values()], np.arange(len(parts)) + 0.5
     colors = [theme().sides[length <= 0] for length in lengths]
     starts = np.cumsum([0.0, *lengths[:-1]])
-    ax.barh(middles, lengths, left=starts, height=_THICK, color=colors)
+    ax.barh(middles, lengths, left=starts, height=0.62, color=colors)
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
     _style_rows(ax, len(parts))
     ax.set_yticks(middles, list(parts))
 
 
 def _draw_axis(ax: Axes, result: ShiftResult) -> None:
-    """Draw the places of the word, in the reference too, and of the regions in each layer."""
     assert result.rails is not None
     layers, colors = np.arange(result.place.shape[1]), theme()
     for rail, name, color, up in zip(
@@ -588,7 +570,6 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
 
 
 def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
-    """Draw the direct or the total effect of patching each head against its contribution."""
     split = result.decomposition.table.sum(-1).flatten().tolist()
     effects = result.head_effects[name].flatten().tolist()
     ax.axline((0, 0), slope=1, color=theme().muted, linewidth=0.5, zorder=0)

@@ -19,15 +19,9 @@ from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, described, doc, documented, proof, stacked
 from attnviz.results.text import dim, fraction, literal, plain_table, raised, signed
 
-_LONGEST = 14  # letters of a word in a table
-_BAR = 20  # letters of the longest bar of a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _LISTED = 3  # words that a sentence names
-_NOTHING = 1e-6  # of the largest: not worth a rank
 _FAR = 0.1  # of the way: less is no movement to speak of
-_CONFIRMED = 0.25  # of the credit of a word: what changing it takes, or more
-_MORE = 1.5  # times: the effect of another word that contradicts the credit
-_SHOWN = 0.02  # of the shift: words with less are others in a table
 _ANY = "changing", "changed"
 _CHANGES = {
     "mask": ("masking", "masked"), "replace": ("replacing", "replaced"),
@@ -330,18 +324,17 @@ class ShiftResult(WordResult):
         yield Text(f"{names[0]:>{len(before) + left + 1}}{gap}{names[1]}")
 
     def _table_of_words(self) -> Table:
-        """Return what each word adds to the shift, and what changing it takes."""
         adds, sides = self.along(self.parts), ("#d9720f", "#3567ad")[:: self.sign]
         takes = [self.along(lost) for lost in self.causal.values()]
         gap = abs(self.share(self.decomposition.total))
-        shown = [n for n in self.sources if abs(adds[n]) >= _SHOWN * gap]
+        shown = [n for n in self.sources if abs(adds[n]) >= 0.02 * gap]
         longest = max((abs(adds[n]) for n in shown), default=1.0)
         rows: list[list[str | Text]] = []
         for n in shown:
-            bar = "█" * round(_BAR * abs(adds[n]) / longest)
+            bar = "█" * round(20 * abs(adds[n]) / longest)
             numbers = [fraction(each[n]) for each in (adds, *takes)]
             look = "bold" if n == self.strongest else ""
-            name = Text(raised(literal(self.names[n], _LONGEST)), look)
+            name = Text(raised(literal(self.names[n], 14)), look)
             rows.append([name, Text(bar, sides[adds[n] < 0]), *numbers])
         rest = sum(share for n, share in enumerate(adds) if n not in shown)
         for label, share in (("others", rest), ("the gap", gap)):
@@ -417,7 +410,7 @@ class ShiftResult(WordResult):
         """Return the other word that moves the word most by some scores (W,); None if none does."""
         sizes = {n: size for n in self.sources if (size := abs(scores[n].item())) == size}
         top = max(sizes, key=sizes.__getitem__, default=-1)
-        return top if sizes.get(top, 0.0) > _NOTHING * self.decomposition.length else None
+        return top if sizes.get(top, 0.0) > 1e-6 * self.decomposition.length else None
 
     @property
     def sign(self) -> int:
@@ -455,7 +448,7 @@ class ShiftResult(WordResult):
         if top is None or len(self._alike(top)) > 1 or self._taken_by(top) is not None:
             return None
         lost, credit = (self.along(scores)[top] for scores in (self.tested, self.credit))
-        return top if lost >= _CONFIRMED * credit else None
+        return top if lost >= 0.25 * credit else None
 
     def _taken_by(self, top: int) -> int | None:
         """Return the other word of which the change takes much more than that of the first."""
@@ -463,7 +456,7 @@ class ShiftResult(WordResult):
         most = max(
             (n for n in self.sources if lost[n] == lost[n]), key=lost.__getitem__, default=top
         )
-        return most if most != top and lost[most] >= max(_FAR, _MORE * lost[top]) else None
+        return most if most != top and lost[most] >= max(_FAR, 1.5 * lost[top]) else None
 
     def _alike(self, top: int) -> list[int]:
         """Return the words whose credit is printed alike: the first one, and its ties."""
@@ -576,7 +569,6 @@ class ShiftResult(WordResult):
         return fraction(self.share(number))
 
     def _conclusions(self) -> Iterator[str]:
-        """Yield the sums, what moved the word, and the rank correlations."""
         split = self.decomposition
         unit = "along the axis" if self.regions else "along itself"
         start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
