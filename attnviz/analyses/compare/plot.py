@@ -12,13 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure, SubFigure
-from numpy.typing import NDArray
 
 from attnviz.analyses.compare.result import CompareResult, Turn
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.figures import figure
-from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import STATISTICS, TITLES
 from attnviz.results.text import signed
@@ -164,20 +163,11 @@ def _draw_paths(
     ax.tick_params(labelsize=SMALL_SIZE)
     _label_checkpoints(page, ax, labels, across / (len(labels) - 0.8))
     heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
-    x = left + AXIS_ROOM + across + 0.05
-    middles = _apart(heights, line_height(SMALL_SIZE), top + down)
+    x, line = left + AXIS_ROOM + across + 0.05, line_height(SMALL_SIZE)
+    middles = spread(heights.tolist(), [line] * len(turns), top - line, top + down + line / 2)
     for name, color, middle in zip(names, theme().lines, middles, strict=False):
-        page.write(x, middle - line_height(SMALL_SIZE) / 2, [name], color=color)
+        page.write(x, middle - line / 2, [name], color=color)
     return top + down + _LABELS
-
-
-def _apart(heights: NDArray[Any], least: float, bottom: float) -> NDArray[Any]:
-    """Return heights at least `least` apart, in the same order, none below the bottom."""
-    order, steps = np.argsort(heights, kind="stable"), least * np.arange(len(heights))
-    lowered = np.maximum.accumulate(heights[order] - steps) + steps
-    placed: NDArray[Any] = np.empty_like(lowered)
-    placed[order] = np.minimum(lowered, bottom - steps[::-1])
-    return placed
 
 
 def _label_checkpoints(page: Page, ax: Axes, labels: Sequence[str], room: float) -> None:

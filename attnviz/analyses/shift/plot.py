@@ -48,7 +48,6 @@ from attnviz.results.text import (
 _UNIT = "units of the hidden state"
 # Inches.
 _GAP = 0.22  # between panels
-_SMALL = 0.85, 1.25  # the height of a panel without words, likewise
 _DOTTED = 12  # states at most that have a dot
 _BEFORE, _AFTER = ".,;:!?)]}”’…%", "([{“‘"  # without a blank before it, and after it
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
@@ -488,11 +487,10 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         panels.append(("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
         panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
-    width = page.room
-    columns, tall = (2 if width > 2.6 else 1), _SMALL[width > WIDE]
-    if width > WIDE:
-        columns = 3 if len(panels) > 4 else len(panels)
-    room = (width - _GAP * (columns - 1)) / columns
+    columns, tall = (2 if page.room > 2.6 else 1), 0.85
+    if page.room > WIDE:
+        columns, tall = (3 if len(panels) > 4 else len(panels)), 1.25
+    room = (page.room - _GAP * (columns - 1)) / columns
     for number, (title, draw, labels) in enumerate(panels):
         if number and number % columns == 0:
             top += tall + 0.2 + AXIS_ROOM + 0.2
@@ -505,6 +503,7 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
             ax.locator_params(axis="x", nbins=3)
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
+        ax.yaxis.label.set_color(theme().muted)
         if mesh is not None:
             layout.color_bar(mesh, page.bar(left + across + BAR_GAP, below, tall), "contribution")
         if draw is _draw_value_and_routing:
@@ -520,8 +519,7 @@ def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
     layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
     ax.set_yticks(layers + 0.5, [str(layer) for layer in layers])
     ax.set_xticks(heads + 0.5, [str(head) for head in heads])
-    ax.set_ylabel("layer", color=theme().muted)
-    ax.set_xlabel("head", color=theme().muted)
+    ax.set(xlabel="head", ylabel="layer")
     ax.tick_params(length=0)
     return mesh
 
@@ -531,9 +529,8 @@ def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
     rows = np.arange(len(split.value))
     ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
     ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[2])
-    _style_rows(ax, len(rows))
-    ax.set_yticks(rows + 0.5, [str(layer) for layer in rows])
-    ax.set_ylabel("layer", color=theme().muted)
+    _style_rows(ax, [str(layer) for layer in rows])
+    ax.set_ylabel("layer")
 
 
 def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
@@ -542,19 +539,16 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
     parts = added | {"biases": stream.bias, "own": stream.own}
     lengths, middles = [*parts.values()], np.arange(len(parts)) + 0.5
     colors = [theme().sides[length <= 0] for length in lengths]
-    starts = np.cumsum([0.0, *lengths[:-1]])
-    ax.barh(middles, lengths, left=starts, height=0.62, color=colors)
+    ax.barh(middles, lengths, 0.62, np.cumsum([0.0, *lengths[:-1]]), color=colors)
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
-    _style_rows(ax, len(parts))
-    ax.set_yticks(middles, list(parts))
+    _style_rows(ax, list(parts))
 
 
 def _draw_axis(ax: Axes, result: ShiftResult) -> None:
     assert result.rails is not None
     layers, colors = np.arange(result.place.shape[1]), theme()
-    for rail, name, color, up in zip(
-        result.rails, result.regions, colors.sides, (1, -1), strict=False
-    ):
+    ends = zip(result.rails, result.regions, colors.sides[:2], (1, -1), strict=True)
+    for rail, name, color, up in ends:
         ax.plot(layers, rail, color=color, linewidth=0.8, linestyle=_DOTS)
         ax.annotate(
             name, (1, rail[-1].item()), xycoords=("axes fraction", "data"), xytext=(-1, 2 * up),
@@ -565,8 +559,7 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
         ax.plot(layers, places, "o-", color=color, linewidth=1.0, ms=2.5)
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
-    ax.set_xlabel("entering layer", color=theme().muted)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xlabel("entering layer")
 
 
 def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
@@ -574,22 +567,19 @@ def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
     effects = result.head_effects[name].flatten().tolist()
     ax.axline((0, 0), slope=1, color=theme().muted, linewidth=0.5, zorder=0)
     ax.plot(split, effects, "o", color=theme().cycle[0], mec=theme().ground, ms=2.8, mew=0.3)
-    ax.set_xlabel("its contribution", color=theme().muted)
-    ax.set_ylabel("patching one head", color=theme().muted)
+    ax.set(xlabel="its contribution", ylabel="patching one head")
     if name in (ranks := result.head_rank_correlations):
         ax.annotate(
-            f"ρ {signed(ranks[name])}", (0, 1), xycoords="axes fraction", xytext=(3, -1),
-            textcoords="offset points", va="top", color=theme().muted,
-            fontsize=SMALL_SIZE,
+            f"ρ {signed(ranks[name])}", (0, 1), (3, -1), "axes fraction", "offset points",
+            va="top", color=theme().muted, fontsize=SMALL_SIZE,
         )  # fmt: skip
-    ax.spines[["top", "right"]].set_visible(False)
 
 
-def _style_rows(ax: Axes, rows: int) -> None:
+def _style_rows(ax: Axes, names: Sequence[str]) -> None:
     ax.axvline(0, color=theme().muted, linewidth=0.5)
-    ax.set_ylim(rows, 0)
-    ax.set_yticks([])
-    ax.spines[["left", "top", "right"]].set_visible(False)
+    ax.set_ylim(len(names), 0)
+    ax.set_yticks(np.arange(len(names)) + 0.5, names)
+    ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.locator_params(axis="x", nbins=4)
     ax.use_sticky_edges = False
