@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 
 from attnviz.errors import InputError
-from attnviz.heads import (
-    FAMILIES,
-    Maps,
-    OneMap,
-    family_keys,
-    head_families,
-    resting_heads,
-)
+from attnviz.heads import FAMILIES, Maps, OneMap, family_keys, head_families, resting_heads
 from attnviz.results import AxisGeometry
 from attnviz.results.axis import TokenGroups, content_words, is_word, locate
 from attnviz.results.text import counted, literal, with_minus

@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 from attnviz.analyses.senses.result import SensesResult
 from attnviz.figures import figure
 from attnviz.figures.claims import is_right_to_left, quoted
-from attnviz.figures.layout import (
-    CaptionLength,
-    Page,
-    face,
-    line_height,
-    new_page,
-    spread,
-)
+from attnviz.figures.layout import CaptionLength, Page, face, line_height, new_page, spread
 from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.results.text import literal
 
@@ -177,13 +170,9 @@ class _Threads:
 
         def name(top: float, sense: int) -> float:
             text, color = literal(result.senses[sense], 40), _color(result, "side_text", sense)
-            room, ruler, weight = (
-                edge - self.page.left,
-                self.page.ruler,
-                face("bold", text)["fontweight"],
-            )
-            if ruler.width(text, size, weight) > room:
-                text = ruler.clip(text, 0.88 * room, size)  # bold letters are wider
+            weight, room = face("bold", text)["fontweight"], edge - self.page.left
+            if self.page.ruler.width(text, size, weight) > room:
+                text = self.page.ruler.clip(text, 0.88 * room, size)  # bold letters are wider
             look = partial(self.page.write, points=size, weight=weight, align="right")
             return look(edge, top, [text], color=color)
 

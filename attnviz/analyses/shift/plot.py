@@ -106,7 +106,7 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     against = f"compared with {result.reference}"
     if not details:
         kind = "contributions over all paths" if result.is_all_paths else "direct contributions"
-        error = power(result.contribution_error)
+        error = power(split.credit_error if result.is_all_paths else split.error)
         if result.without == "alone":
             against = f"alone: {result.reference.removeprefix('the same text, where ')}"
         unit = f"shares of the way, which is {result.way:.2f} {_UNIT}"

@@ -22,7 +22,6 @@ from attnviz.results.text import dim, fraction, literal, plain_table, raised, si
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _LISTED = 3  # words that a sentence names
 _FAR = 0.1  # of the way: less is no movement to speak of
-_ANY = "changing", "changed"
 _CHANGES = {
     "mask": ("masking", "masked"), "replace": ("replacing", "replaced"),
     "knock-out": ("hiding", "hidden"), "delete": ("deleting", "deleted"),
@@ -164,12 +163,6 @@ class ShiftResult(WordResult):
     def contributions(self) -> tuple[str, Tensor]:
         """What is ranked by word: over all paths, or directly, (W,), with its name."""
         return ("all paths", self.credit) if self.is_all_paths else ("direct parts", self.direct)
-
-    @property
-    def contribution_error(self) -> float:
-        """The completeness error of the contributions, as a share of the length."""
-        split = self.decomposition
-        return split.credit_error if self.is_all_paths else split.error
 
     @property
     def consensus(self) -> Tensor | None:
@@ -356,12 +349,12 @@ class ShiftResult(WordResult):
     @property
     def changing(self) -> str:
         """What was done to a word to measure `tested`, as a verb: "masking"."""
-        return next((_CHANGES.get(name, _ANY)[0] for name in self.causal), _ANY[0])
+        return next((_CHANGES[name][0] for name in self.causal), "changing")
 
     @property
     def changed(self) -> tuple[str, ...]:
         """The kinds of change as participles: "masked"."""
-        return tuple(_CHANGES.get(name, _ANY)[1] for name in self.causal)
+        return tuple(_CHANGES[name][1] for name in self.causal)
 
     def share(self, number: Tensor | float) -> float:
         """Return a number as a share of the way."""
@@ -405,12 +398,6 @@ class ShiftResult(WordResult):
 
     def _name(self, index: int) -> str:
         return f"“{raised(literal(self.names[index], _LONGEST_NAME))}”"
-
-    def first(self, scores: Tensor) -> int | None:
-        """Return the other word that moves the word most by some scores (W,); None if none does."""
-        sizes = {n: size for n in self.sources if (size := abs(scores[n].item())) == size}
-        top = max(sizes, key=sizes.__getitem__, default=-1)
-        return top if sizes.get(top, 0.0) > 1e-6 * self.decomposition.length else None
 
     @property
     def sign(self) -> int:
@@ -506,7 +493,8 @@ class ShiftResult(WordResult):
     def _headline_of_words(self) -> str:
         """Say which word is credited most with the shift, and whether changing it confirms that."""
         word, top = self._name(self.at), self.credited
-        if self.first(self.credit) is None:
+        least = 1e-6 * self.decomposition.length
+        if not any(abs(self.credit[n]) > least for n in self.sources):
             return f"No other word moves {word}"
         if abs(self.share(self.decomposition.total)) < _FAR:
             return f"Nothing here moves {word} far toward {' or '.join(self.ends)}"
