@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import io
-import itertools
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -265,16 +264,14 @@ class Page:
             top += line_height(points)
         return top
 
-    def pieces(
-        self, left: float, top: float, parts: Iterable[tuple[str, str, str]], points: float
+    def piece(
+        self, left: float, top: float, text: str, points: float, color: str, weight: str
     ) -> float:
-        """Write (text, color, weight) one after the other in a line; return the right edge."""
-        for text, color, weight in parts:
-            look: dict[str, Any] = {"color": color, "fontsize": points, **face(weight)}
-            look |= {"transform": self._from_corner, "parse_math": False}
-            self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
-            left += self.ruler.advance(text, points, weight)
-        return left
+        """Write a piece of a line; return its right edge."""
+        look: dict[str, Any] = {"color": color, "fontsize": points, **face(weight)}
+        look |= {"transform": self._from_corner, "parse_math": False}
+        self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
+        return left + self.ruler.advance(text, points, weight)
 
     def paragraph(
         self, left: float, top: float, text: str, room: float, *, points: float = SMALL_SIZE
@@ -282,11 +279,6 @@ class Page:
         """Write muted text in lines at most `room` wide; return its lower edge."""
         lines = self.ruler.wrap(text, room, points)
         return self.write(left, top, lines, points=points, color=theme().muted)
-
-    def lead(self, top: float, text: str) -> float:
-        """Write what the heading says in more words; return the lower edge."""
-        lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
-        return self.write(self.left, top, lines, points=TEXT_SIZE)
 
     def bar(self, left: float, top: float, room: float) -> Axes:
         """Add the axes of a color bar, at most `room` inches tall."""
@@ -415,30 +407,25 @@ def new_page(
         yield Page(width, caption, into, shown=shown)
 
 
-def spread(
-    wanted: Sequence[float], sizes: Sequence[float], low: float, high: float, gap: float = 0.0
-) -> list[float]:
+def spread(wanted: Sequence[float], size: float, low: float, high: float) -> list[float]:
     """Return the middles of labels: as near as possible to what is wanted, without overlap.
 
-    Labels keep their order and a gap. Those that would overlap are moved together, by least squares
-    (isotonic regression by pooled neighbors), within low and high as long as all fit.
+    Labels keep their order. Those that would overlap are moved together, by least squares (isotonic
+    regression by pooled neighbors), within low and high as long as all fit. size : of each label.
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    heights = [sizes[n] + gap for n in order]
-    steps = [(one + other) / 2 for one, other in itertools.pairwise(heights)]
-    offsets = [*accumulate(steps, initial=0.0)] if order else []
     groups: list[tuple[float, int]] = []
-    for n, offset in zip(order, offsets, strict=True):
-        groups.append((wanted[n] - offset, 1))
+    for n, label in enumerate(order):
+        groups.append((wanted[label] - n * size, 1))
         while len(groups) > 1 and groups[-2][0] > groups[-1][0]:
             (other, many), (one, few) = groups.pop(), groups.pop()
             groups.append(((other * many + one * few) / (many + few), many + few))
     places = [place for place, count in groups for _ in range(count)]
-    lowest = low + heights[0] / 2 if order else low
-    highest = max(lowest, high - offsets[-1] - heights[-1] / 2) if order else high
+    lowest = low + size / 2
+    highest = max(lowest, high - (len(order) - 0.5) * size)
     placed = [0.0] * len(order)
-    for n, place, offset in zip(order, places, offsets, strict=True):
-        placed[n] = min(max(place, lowest), highest) + offset
+    for n, (label, place) in enumerate(zip(order, places, strict=True)):
+        placed[label] = min(max(place, lowest), highest) + n * size
     return placed
 
 

@@ -154,7 +154,7 @@ def _draw_paths(
     _label_checkpoints(page, ax, labels, across / (len(labels) - 0.8))
     heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
     x, line = left + AXIS_ROOM + across + 0.05, line_height(SMALL_SIZE)
-    middles = spread(heights.tolist(), [line] * len(turns), top - line, top + down + line / 2)
+    middles = spread(heights.tolist(), line, top - line, top + down + line / 2)
     for name, color, middle in zip(names, theme().lines, middles, strict=False):
         page.write(x, middle - line / 2, [name], color=color)
     return top + down + _LABELS

@@ -71,7 +71,9 @@ def explain(
     """
     texts = [*result.words, result.target, result.against or "", "→−"]
     with new_page(width, caption, texts, figure) as page:
-        top = page.lead(page.heading(result.headline) + 0.02, result.finding) + _GAP
+        top = page.heading(result.headline) + 0.02
+        lines = page.ruler.wrap(result.finding, page.room, TEXT_SIZE)
+        top = page.write(page.left, top, lines, points=TEXT_SIZE) + _GAP
         top = _draw_text(page, result, top) + _GAP
         top = _draw_table(page, result, top)
         if result.heads is not None:

@@ -192,7 +192,7 @@ class _Threads:
     def write_sentences(self, ax: Axes, ends: dict[int, float], top: float, bottom: float) -> None:
         """Write the sentences of the threads that end there, each as near to its end as it can."""
         told, rim = {n: end for n, end in ends.items() if n in self.told}, 1.5 * MM
-        places = spread([*told.values()], [self.pitch] * len(told), top - rim, bottom + rim)
+        places = spread([*told.values()], self.pitch, top - rim, bottom + rim)
         x = self.right + 0.6 * MM + (self.text - self.right - 1.8 * MM) * _RISE
         for (n, end), middle in zip(told.items(), places, strict=True):
             color = _color(self.result, "sides", self.result.occurrences[n].sense)
@@ -213,8 +213,8 @@ class _Threads:
         parts = one.parts(lambda text: page.ruler.advance(text, points) <= room)
         for text, kind in parts[:: -1 if is_right_to_left(one.sentence) else 1]:
             weight = face("bold" if kind == "word" else "normal", text)["fontweight"]
-            part = text, colors.get(kind, ink), weight
-            right = page.pieces(left, middle - 0.49 * em, [part], points)
+            color, top = colors.get(kind, ink), middle - 0.49 * em
+            right = page.piece(left, top, text, points, color, weight)
             if kind == "attended" and ink != gray:
                 page.line([(left, middle + 0.43 * em), (right, middle + 0.43 * em)])
             left = right

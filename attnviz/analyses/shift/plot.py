@@ -254,8 +254,7 @@ class _Picture:
         self.takes = min(page.right, self.words + widest + numbers)
         self.adds = self.takes - takes
         middles = [edge + tall / 2 for _, edge, tall in self.placed]
-        low, high = self.top - 0.5 * _ROW, self.bottom + _OVER
-        self.rows = spread(middles, [_ROW] * len(middles), low, high)
+        self.rows = spread(middles, _ROW, self.top - 0.5 * _ROW, self.bottom + _OVER)
         self.end = max(self.bottom + _ROW + 1.5 * MM, max(self.rows) + 1.6 * _ROW)
         self.ax = page.canvas(page.left, top, page.room, self.end - top)
         self.write = partial(page.label, self.ax)
