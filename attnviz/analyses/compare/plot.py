@@ -92,9 +92,6 @@ def _caption(result: CompareResult, farthest: Sequence[int]) -> list[str]:
     ]
 
 
-# --- three or more
-
-
 def _draw_checkpoints(page: Page, result: CompareResult) -> tuple[float, list[str]]:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = result.shown_labels

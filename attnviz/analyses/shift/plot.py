@@ -131,8 +131,6 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     return [*parts, *notes]
 
 
-# --- the text
-
 _Placed: TypeAlias = tuple[int, str, str, float, float]  # index, text, weight, left, width
 
 
@@ -186,9 +184,6 @@ def _break_lines(page: Page, result: ShiftResult) -> list[list[_Placed]]:
         dots = [(-1, "…", "normal", page.left, 0.0)]
         shown += [lines[n] for n in group] if is_kept else [dots]
     return shown
-
-
-# --- the gap
 
 
 @dataclass(frozen=True)
@@ -470,9 +465,6 @@ def _range(result: ShiftResult) -> tuple[float, float]:
     places = [place for place in known if place == place]
     rim = 0.03 * (max(places) - min(places))
     return min(*places, min(result.reached) - 2 * rim) - rim, max(places) + rim
-
-
-# --- the details
 
 
 def _draw_details(page: Page, result: ShiftResult, top: float) -> float:

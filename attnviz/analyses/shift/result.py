@@ -440,9 +440,8 @@ class ShiftResult(WordResult):
     def _taken_by(self, top: int) -> int | None:
         """Return the other word of which the change takes much more than that of the first."""
         lost = self.along(self.tested)
-        most = max(
-            (n for n in self.sources if lost[n] == lost[n]), key=lost.__getitem__, default=top
-        )
+        known = (n for n in self.sources if lost[n] == lost[n])
+        most = max(known, key=lost.__getitem__, default=top)
         return most if most != top and lost[most] >= max(_FAR, 1.5 * lost[top]) else None
 
     def _alike(self, top: int) -> list[int]:
@@ -572,10 +571,9 @@ class ShiftResult(WordResult):
                 f"rank correlation ρ of all paths with the effect of changing each of "
                 f"{len(self.sources)} words, in separate runs: {_listed(ranks)}"
             )
-        weights = {"raw attention": self.raw_attention, "rollout": self.rollout}
-        for name, scores in (
-            weights | {n: of * self.sign for n, of in self.methods.items()}
-        ).items():
+        others = {"raw attention": self.raw_attention, "rollout": self.rollout}
+        others |= {name: scores * self.sign for name, scores in self.methods.items()}
+        for name, scores in others.items():
             ranked = sorted(self.sources, key=scores.tolist().__getitem__, reverse=True)[:5]
             yield f"first words by {name}: {', '.join(raised(self.names[n]) for n in ranked)}"
         for name, ranks in self.method_correlations.items():
