@@ -33,9 +33,7 @@ class AblationResult(Result):
     >>> figure = lost.plot()
     """
 
-    sets: tuple[tuple[tuple[int, int], ...], ...] = doc(
-        "The (layer, head) of the heads that were ablated together; mostly one."
-    )
+    sets: tuple[tuple[tuple[int, int], ...], ...] = doc("Heads ablated together: (layer, head).")
     layers: int = doc("How many layers the model has.")
     heads: int = doc("How many heads each of its layers has.")
     lost: Tensor = doc(

@@ -68,9 +68,7 @@ class ShiftResult(WordResult):
     )
     raw_attention: Tensor = doc("The weights of the word in the last layer, mean of heads, (W,).")
     rollout: Tensor = doc("Attention multiplied through the layers, (W,).")
-    regions: tuple[str, ...] = doc(
-        "The two regions whose axis is the direction. Empty if the direction is that of the shift."
-    )
+    regions: tuple[str, ...] = doc("The two regions whose axis is the direction; empty without.")
     place: Tensor = doc(
         "The place of the word in the text and in the reference, as it enters each layer and at "
         "the end, (2, L + 1). Between regions 1 is the first and 0 the second at the end, and ½ is "
@@ -95,9 +93,7 @@ class ShiftResult(WordResult):
     notes: tuple[str, ...] = doc("Further lines of the caption.")
     agreement: AgreementReport = doc("That of the attention of the text.")
     provenance: Provenance = doc("The model and the text.")
-    methods: Mapping[str, Tensor] = doc(
-        "Further attributions by the name of their method, (W,) each.", default_factory=dict
-    )
+    methods: Mapping[str, Tensor] = doc("Attributions by method, (W,) each.", default_factory=dict)
     total_effect: Tensor | None = doc(
         "The same as `direct_effect` for patching each head at all positions, with everything "
         "after it recomputed.",
@@ -252,10 +248,7 @@ class ShiftResult(WordResult):
             "completeness_error": split.error,
             "credit_error": split.credit_error,
             **({"method_correlations": self.method_correlations} if self.methods else {}),
-            "ledger": {
-                **described(stream, "bias own total"),
-                "completeness_error": stream.error,
-            },
+            "ledger": {**described(stream, "bias own total"), "completeness_error": stream.error},
             **proof(self),
         }
 
