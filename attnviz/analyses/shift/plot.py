@@ -35,15 +35,7 @@ from attnviz.figures.style import (
     power,
     theme,
 )
-from attnviz.results.text import (
-    counted,
-    fraction,
-    literal,
-    raised,
-    signed,
-    source,
-    source_and_notes,
-)
+from attnviz.results.text import counted, fraction, literal, raised, signed, source_and_notes
 
 _UNIT = "units of the hidden state"
 # Inches.
@@ -52,13 +44,12 @@ _DOTTED = 12  # states at most that have a dot
 _BEFORE, _AFTER = ".,;:!?)]}”’…%", "([{“‘"  # without a blank before it, and after it
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
-# Millimeters: the sides and the numbers left of the panel, the panel at most and its height, what
-# is between it and the bricks, a brick, and the guide to its word.
-_WIDE_SIZES, _NARROW_SIZES = (17, 9, 98, 58, 9, 6.5, 4), (12.5, 4.5, 31, 52, 4, 4, 2.4)
-# Inches.
 _LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
 _STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # lines: between, beyond the panel, their ends
 _ROW, _LINE = line_height(SMALL_SIZE), line_height(TEXT_SIZE)
+# Millimeters: the sides and the numbers left of the panel, the panel at most and its height, what
+# is between it and the bricks, a brick, and the guide to its word.
+_WIDE_SIZES, _NARROW_SIZES = (17, 9, 98, 58, 9, 6.5, 4), (12.5, 4.5, 31, 52, 4, 4, 2.4)
 
 
 @figure
@@ -88,8 +79,9 @@ def shift(
     >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
     >>> figure = attnviz.plot.shift(moved)
     """
-    texts = [*result.words, *result.replaced, *result.regions, result.reference]
-    with new_page(width, caption, [*texts, source(result.provenance), "■×¹²³"], figure) as page:
+    texts = [*result.words, *result.replaced, *result.regions, result.reference, "■×¹²³"]
+    texts += source_and_notes(result.provenance, result.notes)
+    with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, " ".join(result.details), page.room)
         if details:

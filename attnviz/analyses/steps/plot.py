@@ -155,9 +155,8 @@ def attention_vector(
     >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer=layer, head=head, word=word)
-    with new_page(
-        width, caption, [*result.keys, result.word, source(result.provenance)], figure
-    ) as page:
+    texts = [*result.keys, result.word, source(result.provenance)]
+    with new_page(width, caption, texts, figure) as page:
         end = _draw_attention_vector(page, result, _draw_heading(page, result))
         parts = [
             source(result.provenance),
