@@ -104,7 +104,7 @@ MAKERS = {
     "shift": lambda: attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model()),
     "shift-causally": lambda: attnviz.shift(
         "apple", "I love apple phones", verify_causally=True, model=model(),
-        toward={"tech": "I love computers", "fruit": "I love pears"},
+        toward={"tech": "My apple computers", "fruit": "My apple pears"},
     ),
     "explain": lambda: attnviz.explain(TEXT, heads=True, model=model("gpt2")),
     "explain-masked": lambda: attnviz.explain(
