@@ -21,16 +21,6 @@ class WordResult(Result):
 
     words: tuple[str, ...]
     positions: tuple[tuple[int, ...], ...]
-    causal: Mapping[str, Tensor]
-
-    @property
-    def credit(self) -> Tensor:
-        """What each word contributed, (W,)."""
-        raise NotImplementedError
-
-    def first(self, scores: Tensor) -> int | None:
-        """Return the index of the word that moves the number most by some scores (W,)."""
-        raise NotImplementedError
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -40,12 +30,6 @@ class WordResult(Result):
     def by_word(self, parts: Tensor) -> Tensor:
         """Sum parts (…, T) over the pieces of each word, (…, W)."""
         return sum_pieces(parts, self.positions)
-
-    def is_confirmed(self, first: int, sign: float) -> bool:
-        """Whether all effects, or else the credit, have this sign, and most peak at `first`."""
-        effects = (*self.causal.values(),) or (self.credit,)
-        firsts = sum(self.first(effect) == first for effect in effects)
-        return 2 * firsts > len(effects) and all(sign * one[first] > 0 for one in effects)
 
 
 def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import io
-import itertools
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -382,25 +381,21 @@ def new_page(
         yield Page(width, caption, into, shown=shown)
 
 
-def spread(
-    wanted: Sequence[float], sizes: Sequence[float], low: float, high: float, gap: float = 0.0
-) -> list[float]:
+def spread(wanted: Sequence[float], size: float, low: float, high: float) -> list[float]:
     """Return the middles of labels: as near as possible to what is wanted, without overlap.
 
-    Labels keep their order and a gap. Those that would overlap are moved together, by least squares
-    (isotonic regression), within low and high as long as all fit.
+    Labels keep their order. Those that would overlap are moved together, by least squares (isotonic
+    regression), within low and high as long as all fit. size : of each label.
     """
     from scipy.optimize import isotonic_regression
 
     if not wanted:
         return []
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
-    heights = [sizes[n] + gap for n in order]
-    steps = [(one + other) / 2 for one, other in itertools.pairwise(heights)]
-    offsets = [*accumulate(steps, initial=0.0)]
-    places = isotonic_regression([wanted[n] - o for n, o in zip(order, offsets, strict=True)]).x
-    lowest = low + heights[0] / 2
-    highest = max(lowest, high - offsets[-1] - heights[-1] / 2)
+    offsets = size * np.arange(len(order))
+    places = isotonic_regression(np.take(wanted, order) - offsets).x
+    lowest = low + size / 2
+    highest = max(lowest, high - offsets[-1] - size / 2)
     placed = np.empty(len(order))
     placed[order] = np.clip(places, lowest, highest) + offsets
     return placed.tolist()

@@ -330,7 +330,6 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
     def record(name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
         values = {key: decode(item, f"{path}.{key}".lstrip(".")) for key, item in items.items()}
-        values = kind.upgraded(values)
         _expect_types(kind, values)
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}

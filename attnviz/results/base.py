@@ -103,11 +103,6 @@ class Savable:
             if not holds:
                 raise InputError(f"{type(self).__name__} should have {rule}")
 
-    @classmethod
-    def upgraded(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields in a file, which may be of an earlier version, as those of today."""
-        return values
-
     def about(self) -> dict[str, Any]:
         """Return what is known about the result beside its arrays, as types of JSON."""
         return {}

@@ -102,13 +102,9 @@ MAKERS = {
     "steps": lambda: attnviz.steps(attend("qwen3"), layer=1, head=2, word="train"),
     "senses": lambda: attnviz.senses("bank", BANK, model=model()),
     "shift": lambda: attnviz.shift("bank", "The bank was full of {mud|cash}.", model=model()),
-    "shift-plane": lambda: attnviz.shift(  # its file has the place of an earlier version
-        "bank", "The bank was full of cash.", model=model(),
-        toward={"water": "Reeds grow along the bank.", "money": "The bank lends money."},
-    ),
     "shift-causally": lambda: attnviz.shift(
         "apple", "I love apple phones", verify_causally=True, model=model(),
-        toward={"tech": "I love computers", "fruit": "I love pears"},
+        toward={"tech": "My apple computers", "fruit": "My apple pears"},
     ),
     "explain": lambda: attnviz.explain(TEXT, heads=True, model=model("gpt2")),
     "explain-masked": lambda: attnviz.explain(

@@ -260,7 +260,6 @@ def _find_site(
     word: str | None,
     truncate: bool,
 ) -> _Site:
-    """Read a text, and find the prediction in it, or the word."""
     if word is not None:
         reading, site = read_word(model, word, text, truncate=truncate)
         return _Site(reading, site, None, "vector", False, word, reading.notes)
@@ -302,7 +301,6 @@ def _ablate_text(
     effect: str,
     keep_sink: bool,
 ) -> _OneText:
-    """Ablate each set of heads in one text."""
     target, groups = site.target, site.reading.groups
     hidden: Sequence[int] = ()
     if knock_out is not None:

@@ -13,11 +13,7 @@ from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, theme
 from attnviz.results.text import signed, source
 
-_BESIDE = 4.0  # inches of a page with room for bars beside the grid
-_SHARE = 0.58  # of the width, for the grid
 _GAP, _BELOW, _ROW = 0.25, 0.12, 0.19
-_PALE = 0.4  # opacity of bars that are not certain
-_NUMBER = 0.5  # the room of a number beside its bar
 
 
 @figure
@@ -40,8 +36,8 @@ def ablate(
         top = page.heading(result.headline) + 0.08
         left, bottom = page.left, 0.0
         if (grid := result.grid(result.mean)) is not None:
-            beside = page.width > _BESIDE
-            room = _SHARE * page.room if beside else page.room
+            beside = page.width > 4.0
+            room = 0.58 * page.room if beside else page.room
             raises = "the head moves it" if result.quantity == "vector" else "the head raises it"
             bottom = draw_effects(page, grid, (left, top), room, unit=result.unit, raises=raises)
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
@@ -64,13 +60,13 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     names = [page.ruler.clip(result.names[index], room / 3, SMALL_SIZE) for index in shown]
     label = page.ruler.widest(names, SMALL_SIZE) + 0.08
     tall = _ROW * len(shown)
-    ax = page.axes(left + label, top, room - label - _NUMBER, tall, bare=True)
+    ax = page.axes(left + label, top, room - label - 0.5, tall, bare=True)
     values, intervals = result.mean[shown], result.intervals[shown]
     ends = torch.cat([values, intervals.flatten(), torch.zeros(1, dtype=values.dtype)])
     least, most = ends[ends.isfinite()].aminmax()
     is_certain = (result.is_certain | (not result.is_tested))[shown].tolist()
     colors = [
-        to_rgba(theme().sides[int(value < 0)], 1.0 if certain else _PALE)
+        to_rgba(theme().sides[int(value < 0)], 1.0 if certain else 0.4)
         for value, certain in zip(values.tolist(), is_certain, strict=True)
     ]
     places = range(len(shown))

@@ -16,8 +16,6 @@ from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
 from attnviz.results.text import dim, literal, plain_table, signed
 
-_LISTED = 10  # sets of heads
-_LONGEST = 24  # letters of a word in a sentence
 _LEVEL = 0.05  # how often an interval misses the mean
 _UNITS = UNITS | {"vector": "of its length"}
 
@@ -35,9 +33,7 @@ class AblationResult(Result):
     >>> figure = lost.plot()
     """
 
-    sets: tuple[tuple[tuple[int, int], ...], ...] = doc(
-        "The (layer, head) of the heads that were ablated together; mostly one."
-    )
+    sets: tuple[tuple[tuple[int, int], ...], ...] = doc("Heads ablated together: (layer, head).")
     layers: int = doc("How many layers the model has.")
     heads: int = doc("How many heads each of its layers has.")
     lost: Tensor = doc(
@@ -94,7 +90,7 @@ class AblationResult(Result):
     def subject(self) -> str:
         """What is measured, in words."""
         targets = set(self.targets)
-        name = f"“{literal(self.targets[0], _LONGEST)}”" if len(targets) == 1 else ""
+        name = f"“{literal(self.targets[0], 24)}”" if len(targets) == 1 else ""
         if self.quantity == "vector":
             return f"the vector of {name or 'the word'}"
         if self.quantity == "difference":
@@ -215,7 +211,7 @@ class AblationResult(Result):
         yield Text(f"{self.effect} effects: {self.how}", "dim")
         names = (f"lost, {self.unit}", "95 %", "divergence, nats", "estimate")
         table = plain_table(("layer.head",), names, no_wrap=1)
-        for index in self.strongest[:_LISTED]:
+        for index in self.strongest[:10]:
             low, high = map(signed, self.intervals[index].tolist())
             interval = "–" if len(self.texts) == 1 else f"{low} to {high}"
             others = (signed(of[:, index].mean().item()) for of in (self.divergence, self.estimate))

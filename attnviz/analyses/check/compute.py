@@ -261,7 +261,6 @@ def _exchanged_layers(pair: _Pair, layer: int, pairs: list[_Pair]) -> str:
 
 
 def _scaled_scores(pair: _Pair, failed: list[int]) -> Iterator[str]:
-    """Yield the factor of the scores with which the weights agree."""
     record = pair.record
     factor = 1 + pair.slopes[failed].median().item()
     scaled = replace(record, scale=record.scale * factor).weights(dtype=torch.float64).cpu()
@@ -276,7 +275,6 @@ def _scaled_scores(pair: _Pair, failed: list[int]) -> Iterator[str]:
 
 
 def _other_mask(pair: _Pair, failed: list[int]) -> Iterator[str]:
-    """Yield how the mask differs with which the weights agree."""
     record = pair.record
     ours, theirs = (side.ne(0).any(0) for side in (pair.ours, pair.theirs))  # keys that are read
     if record.sinks is not None or record.soft_cap is not None or bool((ours == theirs).all()):

@@ -68,7 +68,6 @@ def _title(result: CheckResult) -> str:
 
 
 def _below_title(result: CheckResult) -> Iterator[str]:
-    """Yield where the first head differs most, and what explains it."""
     if (first := result.first) is not None:
         yield (
             f"From {quoted(first.query)} to {quoted(first.key)} it has {first.theirs:.4g} "

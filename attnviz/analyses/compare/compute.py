@@ -245,7 +245,6 @@ class _Comparison:
                 yield texts
 
     def _read(self) -> Iterator[list[CorpusText]]:
-        """Yield the parts that were written."""
         with (self.folder / "texts").open("rb") as file:
             while file.peek(1):
                 yield pickle.load(file)
@@ -287,7 +286,6 @@ class _Comparison:
         self.texts, self.tokens, self.notes = totals.texts, totals.tokens, totals.notes
 
     def result(self, labels: tuple[str, ...]) -> CompareResult:
-        """Return the estimates over all texts."""
         changes, steps = [one.moments.estimates() for one in self.steps], len(self.steps)
         # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
         p_values = [np.minimum(one.signs.p_values() * steps, 1) for one in self.steps]

@@ -12,13 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure, SubFigure
-from numpy.typing import NDArray
 
 from attnviz.analyses.compare.result import CompareResult, Turn
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.figures import figure
-from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import STATISTICS, TITLES
 from attnviz.results.text import signed
@@ -47,44 +46,37 @@ def compare(
     >>> models = {"float32": attnviz.load(), "bfloat16": attnviz.load(dtype="bfloat16")}
     >>> figure = attnviz.plot.compare(attnviz.compare(texts, models=models))
     """
-    if result.apart is None:
-        return _draw_checkpoints(result, width, caption, figure)
     with new_page(width, caption, [*result.shown_labels, *result.statistics], figure) as page:
-        top = page.heading(_finding(result)) + 0.06
-        nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
-        panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
-        for column, name in enumerate(result.statistics):
-            change, unsure = result.change[0, :, column], ~(result.p_value[0, :, column] < SURE)
-            if not change.isnan().all():
-                panels.append(Panel(TITLES.get(name, name), name, change, unsure, signed=True))
-        top = head_panels(page, result.heads, panels, top)
-        return page.finish(top + 0.1, _caption(result), result.checked_agreement)
+        draw = _draw_checkpoints if result.apart is None else _draw_pair
+        end, parts = draw(page, result)
+        return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
 
 
-def _finding(result: CompareResult) -> str:
-    """Return how many heads changed, and whose maps differ most."""
-    models = "from {} to {}".format(*result.shown_labels)
-    if not (changed := int((result.p_value[0] < SURE).any(1).sum())):
-        return f"No head changed significantly {models}"
-    return (
-        f"{changed:,} of {len(result.heads):,} heads changed significantly {models}; the maps of "
-        f"head {result.heads[_farthest(result)[0]]} differ most"
-    )
-
-
-def _farthest(result: CompareResult) -> list[int]:
-    """Return the indices of the heads, those with the most different maps first."""
+def _draw_pair(page: Page, result: CompareResult) -> tuple[float, list[str]]:
+    """Draw the distances of maps and the changes; return the lower edge and the caption."""
     assert result.apart is not None
-    order: list[int] = result.apart.nan_to_num(-1).argsort(descending=True).tolist()
-    return order
+    farthest = result.apart.nan_to_num(-1).argsort(descending=True).tolist()
+    models, changed = "from {} to {}".format(*result.shown_labels), result.p_value[0] < SURE
+    title = f"No head changed significantly {models}"
+    if count := int(changed.any(1).sum()):
+        title = (
+            f"{count:,} of {len(result.heads):,} heads changed significantly {models}; the maps of "
+            f"head {result.heads[farthest[0]]} differ most"
+        )
+    top = page.heading(title) + 0.06
+    nothing = torch.zeros(len(result.heads), dtype=torch.bool, device="cpu")
+    panels = [Panel("how far apart the maps are", "apart", result.apart, unsure=nothing)]
+    for column, name in enumerate(result.statistics):
+        if not (change := result.change[0, :, column]).isnan().all():
+            unsure = ~changed[:, column]
+            panels.append(Panel(TITLES.get(name, name), name, change, unsure, signed=True))
+    return head_panels(page, result.heads, panels, top), _caption(result, farthest)
 
 
-def _caption(result: CompareResult) -> list[str]:
+def _caption(result: CompareResult, farthest: Sequence[int]) -> list[str]:
     first, second = result.shown_labels
     changes = [provenance.with_changes for provenance in result.provenances]
-    most = ", ".join(
-        f"{result.heads[n]} ({', '.join(result.distance(n))})" for n in _farthest(result)[:8]
-    )
+    most = ", ".join(f"{result.heads[n]} ({', '.join(result.distance(n))})" for n in farthest[:8])
     other = result.agreements[1 - result.agreements.index(result.agreement)]
     return [
         f"{result.texts:,} texts, {result.tokens:,} tokens, read by {first}{changes[0]} and "
@@ -100,32 +92,25 @@ def _caption(result: CompareResult) -> list[str]:
     ]
 
 
-# --- three or more
-
-
-def _draw_checkpoints(
-    result: CompareResult, width: float, caption: CaptionLength, figure: Figure | SubFigure | None
-) -> Figure:
+def _draw_checkpoints(page: Page, result: CompareResult) -> tuple[float, list[str]]:
     """Draw the paths of all heads on the statistic that changes most; the five longest in color."""
     labels = result.shown_labels
-    with new_page(width, caption, [*labels, *result.statistics], figure) as page:
-        turns = result.turns()
-        finding = f"No head changed significantly over {len(labels)} checkpoints"
-        top = page.heading(result.describe(turns[0]) if turns else finding) + 0.06
-        statistic = turns[0].statistic if turns else 0
-        # How many heads have each role in each checkpoint, the most frequent last one first.
-        by_checkpoint = [Counter(filter(None, roles)) for roles in result.roles]
-        roles = dict.fromkeys(role for counter in reversed(by_checkpoint) for role in counter)
-        numbers = [(role, [counter[role] for counter in by_checkpoint]) for role in roles]
-        counts = dict(sorted(numbers, key=lambda item: item[1][::-1], reverse=True))
-        beside = page.width > WIDE and bool(counts)
-        room = 0.6 * page.room if beside else page.room
-        bottom = _draw_paths(page, result, statistic, (page.left, top, room))
-        if counts:
-            left, start = (page.left + room + 0.25, top) if beside else (page.left, bottom + 0.1)
-            bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
-        parts = _caption_of_checkpoints(result, turns)
-        return page.finish(bottom + CAPTION_GAP, parts, result.checked_agreement)
+    turns = result.turns()
+    finding = f"No head changed significantly over {len(labels)} checkpoints"
+    top = page.heading(result.describe(turns[0]) if turns else finding) + 0.06
+    statistic = turns[0].statistic if turns else 0
+    # How many heads have each role in each checkpoint, the most frequent last one first.
+    by_checkpoint = [Counter(filter(None, roles)) for roles in result.roles]
+    roles = dict.fromkeys(role for counter in reversed(by_checkpoint) for role in counter)
+    numbers = [(role, [counter[role] for counter in by_checkpoint]) for role in roles]
+    counts = dict(sorted(numbers, key=lambda item: item[1][::-1], reverse=True))
+    beside = page.width > WIDE and bool(counts)
+    room = 0.6 * page.room if beside else page.room
+    bottom = _draw_paths(page, result, statistic, (page.left, top, room))
+    if counts:
+        left, start = (page.left + room + 0.25, top) if beside else (page.left, bottom + 0.1)
+        bottom = max(bottom, _draw_roles(page, counts, labels, (left, start)))
+    return bottom, _caption_of_checkpoints(result, turns)
 
 
 def _draw_paths(
@@ -165,20 +150,11 @@ def _draw_paths(
     ax.tick_params(labelsize=SMALL_SIZE)
     _label_checkpoints(page, ax, labels, across / (len(labels) - 0.8))
     heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
-    x = left + AXIS_ROOM + across + 0.05
-    middles = _apart(heights, line_height(SMALL_SIZE), top + down)
+    x, line = left + AXIS_ROOM + across + 0.05, line_height(SMALL_SIZE)
+    middles = spread(heights.tolist(), line, top - line, top + down + line / 2)
     for name, color, middle in zip(names, theme().lines, middles, strict=False):
-        page.write(x, middle - line_height(SMALL_SIZE) / 2, [name], color=color)
+        page.write(x, middle - line / 2, [name], color=color)
     return top + down + _LABELS
-
-
-def _apart(heights: NDArray[Any], least: float, bottom: float) -> NDArray[Any]:
-    """Return heights at least `least` apart, in the same order, none below the bottom."""
-    order, steps = np.argsort(heights, kind="stable"), least * np.arange(len(heights))
-    lowered = np.maximum.accumulate(heights[order] - steps) + steps
-    placed: NDArray[Any] = np.empty_like(lowered)
-    placed[order] = np.minimum(lowered, bottom - steps[::-1])
-    return placed
 
 
 def _label_checkpoints(page: Page, ax: Axes, labels: Sequence[str], room: float) -> None:

@@ -190,7 +190,6 @@ class CompareResult(HeadTable):
         yield from dim(self.notes)
 
     def _told_pair(self, apart: Tensor) -> RenderResult:
-        """Yield which heads of two models are farthest apart."""
         first, second = self.shown_labels
         title = f"{len(self.heads)} heads of {second} beside those of {first}"
         yield Text(f"{title}, {self.texts:,} texts", "bold")

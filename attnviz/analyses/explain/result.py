@@ -240,7 +240,10 @@ class ExplainResult(WordResult):
         if not self.sources:
             return None
         first = self.first(self.effect)
-        return first if self.is_confirmed(first, self._sign) else None
+        effects = (*self.causal.values(),) or (self.credit,)
+        firsts = sum(self.first(effect) == first for effect in effects)
+        agree = all(self._sign * one[first] > 0 for one in effects)
+        return first if agree and 2 * firsts > len(effects) else None
 
     def first(self, scores: Tensor | Sequence[float]) -> int:
         """Return the index of the source that moves the number most, by some scores (W,)."""

@@ -27,7 +27,7 @@ from attnviz.inputs.batch import encode, expect_one_text
 from attnviz.inputs.spelling import pieces_in
 from attnviz.inputs.text import token_spans
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
-from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
+from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import content_words, expect_known, token_groups
 from attnviz.results.text import literal
@@ -178,7 +178,6 @@ class _OccurrenceVectors:
 def _collect_vectors(
     model: Model, word: str, sentences: Sequence[Sentence], *, causal: bool
 ) -> _OccurrenceVectors:
-    """Run the model on all sentences and return the vectors of the word."""
     pieces = [word_pieces(model, sentence) for sentence in sentences]
     vectors, as_loaded, context, results = [], [], [], []
     for start in range(0, len(sentences), _SENTENCES):
@@ -197,8 +196,9 @@ def _collect_vectors(
                 expect_known(word, axis, rows)
                 vectors.append(states[:, n, list(rows)].mean(1))
                 as_loaded.append(loaded[:, n, list(rows)].mean(1))
-                end = rows[-1] if causal else None
-                context.append(mean_of_others(static[n], axis, rows, end))
+                special = axis.special[: rows[-1] if causal else None]
+                others = [i for i, flag in enumerate(special) if not flag and i not in rows]
+                context.append(static[n][others].mean(0) if others else 0 * static[n][0])
     stacked = torch.stack(vectors, dim=1)
     if not stacked.isfinite().all():
         raise ModelError(
@@ -250,14 +250,6 @@ def _alike(
 
 def _described(sentence: Sentence) -> str:
     return f"{sentence.text[:40]!r}… ({sentence.sense})"
-
-
-def mean_of_others(
-    static: Tensor, axis: Axis, rows: Sequence[int], end: int | None = None
-) -> Tensor:
-    """Return the mean static embedding (T, d_model) of tokens beside a word up to `end`; or 0."""
-    others = [i for i, special in enumerate(axis.special[:end]) if not special and i not in rows]
-    return static[others].mean(0) if others else 0 * static[0]
 
 
 def word_pieces(model: Model, sentence: Sentence) -> list[tuple[int, ...]]:
@@ -313,7 +305,6 @@ def _attended(
 def _notes(
     word: str, listed: list[Occurrence], copies: int, alike: Sequence[int], causal: bool, raw: bool
 ) -> list[str]:
-    """Return notes on inflections, repeats, pieces, centering, imbalance and causal models."""
     notes, total = [], len(listed)
     if copies:
         notes.append(f"sentences left out because the model reads the tokens of another: {copies}")

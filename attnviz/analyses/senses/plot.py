@@ -19,10 +19,8 @@ from attnviz.results.text import literal
 _COLORED = 4  # senses at most; more have the color of ink
 _SHALLOW = 12  # states at most, each of which has its number
 _BETWEEN, _SMALLEST = 4 * MM, 9 * MM  # strips
-_LISTED = 8  # sentences in no score, at most
 _GAP, _LARGEST = 0.12, 1.5  # between planes, and the size of one, in inches
 _MARKERS = ("o●", "s■", "D◆", "^▲", "v▼")  # in a plane, and as a letter
-_DASHES = (0, (3, 1.6))
 _RISE = np.linspace(0, 1, 16)  # along the way from a thread to its sentence
 
 
@@ -108,7 +106,6 @@ class _Threads:
         return keys
 
     def draw(self, top: float) -> float:
-        """Draw everything; return the lower edge."""
         written = [len(self.told.intersection(strip)) or 1 for strip in self.result.strips]
         whole = max(self.pitch * (sum(written) + 1), (62 if self.is_wide else 52) * MM)
         sizes = [max(whole * count / sum(written), _SMALLEST) for count in written]
@@ -157,7 +154,7 @@ class _Threads:
         for n, place in zip(members, places.T, strict=True):
             color = _color(self.result, "sides", self.result.occurrences[n].sense)
             is_wrong, is_thick = self.wrong[n], n in self.thick
-            face, dashes = (theme().ground, _DASHES) if is_wrong else (color, "solid")
+            face, dashes = (theme().ground, (0, (3, 1.6))) if is_wrong else (color, "solid")
             ax.plot(
                 self.states, place, color=color, linestyle=dashes, marker="o", mfc=face, ms=2.6,
                 mew=0.8, markevery=[self.last], linewidth=thick if is_thick else thin,
@@ -173,13 +170,9 @@ class _Threads:
 
         def name(top: float, sense: int) -> float:
             text, color = literal(result.senses[sense], 40), _color(result, "side_text", sense)
-            room, ruler, weight = (
-                edge - self.page.left,
-                self.page.ruler,
-                face("bold", text)["fontweight"],
-            )
-            if ruler.width(text, size, weight) > room:
-                text = ruler.clip(text, 0.88 * room, size)  # bold letters are wider
+            weight, room = face("bold", text)["fontweight"], edge - self.page.left
+            if self.page.ruler.width(text, size, weight) > room:
+                text = self.page.ruler.clip(text, 0.88 * room, size)  # bold letters are wider
             look = partial(self.page.write, points=size, weight=weight, align="right")
             return look(edge, top, [text], color=color)
 
@@ -199,7 +192,7 @@ class _Threads:
     def write_sentences(self, ax: Axes, ends: dict[int, float], top: float, bottom: float) -> None:
         """Write the sentences of the threads that end there, each as near to its end as it can."""
         told, rim = {n: end for n, end in ends.items() if n in self.told}, 1.5 * MM
-        places = spread([*told.values()], [self.pitch] * len(told), top - rim, bottom + rim)
+        places = spread([*told.values()], self.pitch, top - rim, bottom + rim)
         x = self.right + 0.6 * MM + (self.text - self.right - 1.8 * MM) * _RISE
         for (n, end), middle in zip(told.items(), places, strict=True):
             color = _color(self.result, "sides", self.result.occurrences[n].sense)
@@ -253,20 +246,18 @@ class _Threads:
         return page.write(self.right, top, lines, points=points, align="right")
 
     def list_alike(self, top: float) -> float:
-        """List the sentences in no score; return the lower edge."""
         alike, word = self.result.alike if self.told else (), quoted(self.result.word)
         if alike:
             names = [f"alike up to {word}, not read further: in no score", "alike, in no score"]
             head = self.page.ruler.longest(names, self.page.right - self.text, self.points)
             top = self.page.write(self.text, top, [head], points=self.points, color=theme().muted)
-        for n in alike[:_LISTED]:
+        for n in alike[:8]:
             self.write_sentence(n, top + self.pitch / 2)
             top += self.pitch
         return top
 
 
 def _draw_accuracy(ax: Axes, result: SensesResult) -> None:
-    """Draw the accuracy in every layer with its interval, and guessing."""
     low, high, accuracy = zip(*((s.low, s.high, s.accuracy) for s in result.scores), strict=True)
     states = range(len(accuracy))
     ax.fill_between(states, low, high, color=theme().faint, linewidth=0)
@@ -286,7 +277,6 @@ def _shown_states(result: SensesResult) -> list[int]:
 
 
 def _draw_planes(page: Page, result: SensesResult, top: float) -> float:
-    """Draw the occurrences in the plane of some states; return the lower edge."""
     keys = ["Hollow: nearer to another sense.", *["Gray: in no score."] * bool(result.alike)]
     top = page.paragraph(page.left, top, " ".join(keys), page.room)
     for n, sense in enumerate(result.senses):

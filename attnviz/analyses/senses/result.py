@@ -25,14 +25,8 @@ from attnviz.results.base import Columns, described, doc, documented, proof, sta
 from attnviz.results.text import dim, literal, plain_table, signed
 
 LEFT_TO_RIGHT = "the model reads from left to right"  # begins a note on a causal model
-_NAMED = 6  # words that each sense attends to
-_MARKS, _ROWS = 16, 60  # states that a row of the terminal marks, and rows, at most
 _UNDECIDED = 0.12  # a smaller margin
-_FEW = 12  # sentences, below which one that is wrong decides the p-value
-_MOST = 0.8  # accuracy, from which on a few sentences may hide a difference
 _TIE = 1e-9  # accuracies that differ by less are equal
-_LEVEL = 0.01  # of significance of the shuffles
-_BEYOND = 0.05  # and of the difference from the other words
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,7 @@ class SensesResult(Result):
     @property
     def separated(self) -> tuple[bool, ...]:
         """Whether each state separates the senses: p ≤ 0.01, and its interval is above guessing."""
-        return tuple(s.p_value <= _LEVEL and s.low > self.chance for s in self.scores)
+        return tuple(s.p_value <= 0.01 and s.low > self.chance for s in self.scores)
 
     @cached_property
     def cosines(self) -> Tensor:
@@ -312,7 +306,7 @@ class SensesResult(Result):
     def splits_since(self) -> int | None:
         """`since`, of states that are also better than the other words alone (p ≤ 0.05)."""
         both = zip(self.separated, self.p_beyond, strict=True)
-        return _first_of_last([separated and p <= _BEYOND for separated, p in both])
+        return _first_of_last([separated and p <= 0.05 for separated, p in both])
 
     @property
     def claimed(self) -> int | None:
@@ -330,7 +324,7 @@ class SensesResult(Result):
         word, count = quoted(self.word), self.counts.total()
         senses = joined([literal(sense) for sense in self.senses])
         accuracy, others = self.scores[-1].accuracy, self.context.accuracy
-        if self.since is None and count < _FEW and accuracy >= _MOST:
+        if self.since is None and count < 12 and accuracy >= 0.8:  # one error decides p
             return f"{count} {self.unit} are too few to show that {word} splits into {senses}"
         if self.since is None:
             return f"No split of {word} into {senses} can be shown at the output"
@@ -452,7 +446,7 @@ class SensesResult(Result):
         )
         yield Text(f"content words that get most of its attention in layer {self.attention_layer}")
         for sense in self.senses:
-            strongest = self.strongest(sense)[:_NAMED]
+            strongest = self.strongest(sense)[:6]
             words = ", ".join(f"{literal(word)} {share:.0%}" for word, share in strongest)
             yield Text(f"  {literal(sense)}: ", "bold").append(words, "not bold")
         yield from dim([f"read by {self.provenance.model}", *self.notes])
@@ -461,7 +455,7 @@ class SensesResult(Result):
         """Yield a row for each occurrence that counts: a mark for each state, and its sentence."""
         up, down = map(literal, self.senses) if len(self.strips) == 1 else ("its sense", "another")
         yield Text(f"static to output  ▲ nearer to {up}  ▽ nearer to {down}  · undecided", "dim")
-        shown = sorted(self.sample(_ROWS), key=lambda n: -float(self.heights[-1, n]))
+        shown = sorted(self.sample(60), key=lambda n: -float(self.heights[-1, n]))
         for members in self.strips:
             if len(self.strips) > 1:
                 yield Text(literal(self.occurrences[members[0]].sense), "bold")
@@ -469,7 +463,7 @@ class SensesResult(Result):
 
     def _thread(self, n: int, width: int) -> Text:
         heights = self.heights[:, n].tolist()
-        marked = heights[:: -math.ceil(len(heights) / _MARKS)][::-1]
+        marked = heights[:: -math.ceil(len(heights) / 16)][::-1]
         marks = ("·" if abs(x) < _UNDECIDED else "▽▲"[x > 0] for x in marked)
         wrong = "✗" if self.right[-1, n] <= 0.5 else " "
         row = f"{''.join(marks)} {wrong} {signed(heights[-1]):>5}  "

@@ -11,6 +11,7 @@ from importlib.resources import files
 import regex
 
 from attnviz.errors import InputError, did_you_mean, expect_words
+from attnviz.results.text import shortened
 
 Span = tuple[int, int]
 
@@ -107,15 +108,15 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
     sentences: dict[str, Sentence] = {}
     for sense, texts in senses.items():
         for number, text in enumerate(_texts(sense, texts), start=1):
+            shown = repr(shortened(text, 60))
             if text in sentences and sentences[text].sense != sense:
                 raise InputError(
-                    f"{_quoted(text)} is listed under {sentences[text].sense!r} and {sense!r}. "
-                    "Remove one."
+                    f"{shown} is listed under {sentences[text].sense!r} and {sense!r}. Remove one."
                 )
             if not (places := find_word(word, text)):
                 hint = did_you_mean(word, regex.findall(r"[\w'’]+", text))
                 hint = hint or "Write it, or leave the sentence out."
-                raise InputError(f"{word!r} is not in {_quoted(text)} ({sense} {number}). {hint}")
+                raise InputError(f"{word!r} is not in {shown} ({sense} {number}). {hint}")
             sentences[text] = Sentence(text, sense, places)
     for sense in senses:
         if sum(sentence.sense == sense for sentence in sentences.values()) < 2:
@@ -139,7 +140,3 @@ def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:
     if not any(normalized):
         raise InputError(f"The sense {sense!r} has no sentences. Give at least two.")
     return [text for text in normalized if text]
-
-
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:59] + "…")

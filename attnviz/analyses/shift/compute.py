@@ -45,9 +45,6 @@ from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
-# Completeness errors, as shares of the length of the shift: above rounding in float32, and in
-# narrower types.
-_EXACT, _ROUNDED = 1e-4, 0.05
 COMPLETE = 1e-3  # the largest completeness error of a verified shift
 _FEW = 32  # other words, each changed in every way
 _LISTED = 3  # words that a note names
@@ -239,7 +236,6 @@ class Regions:
 
     names: tuple[str, ...]
     centers: Tensor  # their means as they enter each layer and at the end, (L + 1, 2, d)
-    ends: tuple[Tensor, ...]  # the last vector of each text, (n, d) for each region
     notes: list[str]  # on their texts
 
     @property
@@ -291,21 +287,20 @@ def read_regions(
                 "itself. Give it other texts."
             )
         read[region] = list(zip(listed, batches, strict=True))
-    centers, ends, notes = [], [], []
+    centers, notes = [], []
     for region, other in zip(read, reversed(read), strict=True):
         axes = [batch.axes["text"][0] for _, batch in read[other]]
         written = {label.casefold() for axis in axes for label in token_groups(axis).labels}
         pairs = (_state(model, name, *pair, written) for pair in read[region])
         states, instead = zip(*pairs, strict=True)
         centers.append(torch.stack(states).mean(0))
-        ends.append(torch.stack(states)[:, -1])
         if missing := [words for words in instead if words]:
             absent, total = len(missing), len(states)
             where = "in no text" if absent == total else f"not in {absent} of {total} texts"
             found = dict.fromkeys(f"“{word}”" for words in missing for word in words)
             some = [*islice(found, _LISTED), *(["…"] if len(found) > _LISTED else [])]
             notes.append(f"“{name}” is {where} of {region}, where others count: {', '.join(some)}")
-    regions = Regions(tuple(toward), torch.stack(centers, dim=1), tuple(ends), notes)
+    regions = Regions(tuple(toward), torch.stack(centers, dim=1), notes)
     if regions.distances(regions.centers[:, 0])[-1].isnan().any():
         first, second = toward
         raise InputError(f"The regions {first!r} and {second!r} are one point. Change their texts.")
@@ -392,9 +387,9 @@ def _verify(
 
 def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Iterator[str]:
     """Yield notes where the parts do not add up, with the reason."""
-    if (worst := max(split.error, split.credit_error, stream.error)) > _EXACT:
+    if (worst := max(split.error, split.credit_error, stream.error)) > 1e-4:  # above rounding
         why = f"rounding in {dtype}; use float32"
-        if dtype == "float32" or worst > _ROUNDED:
+        if dtype == "float32" or worst > 0.05:
             why = "some functions here have no exact rule"
         yield f"the parts miss the whole by {worst:.1%}: {why}"
     layers, mlps = len(stream.attention), len(stream.mlp)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ from matplotlib.patheffects import withStroke
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import figure, layout
 from attnviz.figures.cells import draw_values
+from attnviz.figures.claims import is_right_to_left
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -35,38 +35,21 @@ from attnviz.figures.style import (
     power,
     theme,
 )
-from attnviz.results.text import (
-    counted,
-    fraction,
-    literal,
-    raised,
-    signed,
-    source,
-    source_and_notes,
-)
+from attnviz.results.text import counted, fraction, literal, raised, signed, source_and_notes
 
 _UNIT = "units of the hidden state"
-_THICK = 0.62  # of a row: a bar
 # Inches.
 _GAP = 0.22  # between panels
-_RIGHT = 0.1  # half of a number at the right end of an axis
-_NARROW = 2.6  # narrower figures have one column
-_SMALL = 0.85, 1.25  # the height of a panel without words, likewise
-_NAMED = 14  # words with a name at their brick
-_LINES = 12  # of the text at most
 _DOTTED = 12  # states at most that have a dot
 _BEFORE, _AFTER = ".,;:!?)]}”’…%", "([{“‘"  # without a blank before it, and after it
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
-_ROOM, _FILLED = 0.38, 0.72  # of the panel: a smaller gap is enlarged, and the bricks then
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
+_LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
+_STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # lines: between, beyond the panel, their ends
+_ROW, _LINE = line_height(SMALL_SIZE), line_height(TEXT_SIZE)
 # Millimeters: the sides and the numbers left of the panel, the panel at most and its height, what
 # is between it and the bricks, a brick, and the guide to its word.
 _WIDE_SIZES, _NARROW_SIZES = (17, 9, 98, 58, 9, 6.5, 4), (12.5, 4.5, 31, 52, 4, 4, 2.4)
-# Inches.
-_LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
-_STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # lines: between, beyond the panel, their ends
-_SHORTEST = 65 * MM  # a page with paths
-_ROW, _LINE = line_height(SMALL_SIZE), line_height(TEXT_SIZE)
 
 
 @figure
@@ -96,8 +79,9 @@ def shift(
     >>> moved = attnviz.shift("bank", "We sat on the bank of the river.")
     >>> figure = attnviz.plot.shift(moved)
     """
-    texts = [*result.words, *result.replaced, *result.regions, result.reference]
-    with new_page(width, caption, [*texts, source(result.provenance), "■×¹²³"], figure) as page:
+    texts = [*result.words, *result.replaced, *result.regions, result.reference, "■×¹²³"]
+    texts += source_and_notes(result.provenance, result.notes)
+    with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, " ".join(result.details), page.room)
         if details:
@@ -113,13 +97,12 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     split, stream = result.decomposition, result.residual_stream
     against = f"compared with {result.reference}"
     if not details:
-        unit = "" if result.way is None else f"shares of the way, which is {result.way:.2f} "
         kind = "contributions over all paths" if result.is_all_paths else "direct contributions"
-        error = power(result.contribution_error)
+        error = power(split.credit_error if result.is_all_paths else split.error)
         if result.without == "alone":
             against = f"alone: {result.reference.removeprefix('the same text, where ')}"
-        bricks = f"bricks: {kind}, {unit}{_UNIT} (completeness error {error})"
-        return [first, against, *notes, bricks]
+        unit = f"shares of the way, which is {result.way:.2f} {_UNIT}"
+        return [first, against, *notes, f"bricks: {kind}, {unit} (completeness error {error})"]
     parts = [
         first,
         against,
@@ -139,8 +122,6 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
         parts.append("total effect: at all positions, with everything after it recomputed")
     return [*parts, *notes]
 
-
-# --- the text
 
 _Placed: TypeAlias = tuple[int, str, str, float, float]  # index, text, weight, left, width
 
@@ -183,22 +164,18 @@ def _break_lines(page: Page, result: ShiftResult) -> list[list[_Placed]]:
             x = page.left
         lines[-1].append((index, text, weight, x, wide))
         x, blank = x + wide, 0.0 if text in _AFTER else 1.3 * MM
-    letters = "".join(result.words[n] for n in (*result.sources, result.at))
-    if 2 * sum(unicodedata.bidirectional(one) in ("R", "AL") for one in letters) > len(letters):
+    if is_right_to_left("".join(result.words[n] for n in (*result.sources, result.at))):
         edges = page.left + page.right
         lines = [[(n, t, b, edges - x - w, w) for n, t, b, x, w in line] for line in lines]
     credit, known = result.parts.abs().tolist(), {result.at, *result.sources}
     credit[result.at] = math.inf
     sizes = [sum(credit[n] for n, *_ in line if n in known) for line in lines]
-    kept = sorted(range(len(lines)), key=sizes.__getitem__)[-_LINES:]
+    kept = sorted(range(len(lines)), key=sizes.__getitem__)[-12:]
     shown: list[list[_Placed]] = []
     for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
         dots = [(-1, "…", "normal", page.left, 0.0)]
         shown += [lines[n] for n in group] if is_kept else [dots]
     return shown
-
-
-# --- the gap
 
 
 @dataclass(frozen=True)
@@ -218,7 +195,7 @@ def _bricks(result: ShiftResult, unit: float) -> list[list[_Brick]]:
     unit : the length of the way in inches.
     """
     adds, takes = result.along(result.parts), result.along(result.tested)
-    largest = sorted(result.sources, key=lambda n: abs(adds[n]), reverse=True)[:_NAMED]
+    largest = sorted(result.sources, key=lambda n: abs(adds[n]), reverse=True)[:14]
     named = {n for n in largest if abs(adds[n]) * unit >= _LEAST}
     sides = [[n for n, share in enumerate(adds) if sign * share > 1e-4] for sign in (1, -1)]
     if -sum(adds[n] for n in sides[1]) * unit < _COLUMN:
@@ -241,10 +218,10 @@ class _Picture:
         self.claim, self.credited = result.strongest, result.credited
         sizes = _WIDE_SIZES if page.width >= WIDE else _NARROW_SIZES
         sides, numbers, most, tall, apart, self.brick, guide = (size * MM for size in sizes)
-        words = " ".join(result.regions if result.way else ()).split()
+        words = " ".join(result.regions).split()
         longest = max((self.width(word, TEXT_SIZE, "bold") for word in words), default=0.0)
         sides = min(max(sides, longest + 5 * MM), sides + 9 * MM) if words else numbers
-        self.has_paths = page.width >= _SHORTEST
+        self.has_paths = page.width >= 65 * MM
         self.left, self.top = page.left + self.has_paths * sides, top + _ROW + _OVER
         self.bottom, self.low, high = self.top + tall, *_range(result)
         self.unit = tall / (high - self.low)  # the length of the way
@@ -264,14 +241,12 @@ class _Picture:
         self.takes = min(page.right, self.words + widest + numbers)
         self.adds = self.takes - takes
         middles = [edge + tall / 2 for _, edge, tall in self.placed]
-        low, high = self.top - 0.5 * _ROW, self.bottom + _OVER
-        self.rows = spread(middles, [_ROW] * len(middles), low, high)
+        self.rows = spread(middles, _ROW, self.top - 0.5 * _ROW, self.bottom + _OVER)
         self.end = max(self.bottom + _ROW + 1.5 * MM, max(self.rows) + 1.6 * _ROW)
         self.ax = page.canvas(page.left, top, page.room, self.end - top)
         self.write = partial(page.label, self.ax)
 
     def y(self, places: Any) -> Any:
-        """Return where some places are in the panel."""
         return self.bottom - (np.asarray(places) - self.low) * self.unit
 
     def stack(self) -> None:
@@ -280,8 +255,8 @@ class _Picture:
         here, other = self.y(result.reached).tolist()
         pushed = sum(share for share in result.along(result.parts) if share > 0) * self.unit
         tall = self.bottom - self.top
-        is_small = abs(here - other) < _ROOM * tall or pushed > tall
-        zoom = _FILLED * tall / pushed if is_small else 1.0
+        is_small = abs(here - other) < 0.38 * tall or pushed > tall
+        zoom = 0.72 * tall / pushed if is_small else 1.0
         self.zoom = zoom if abs(zoom - 1) > 0.15 else 1.0
         unit = self.zoom * self.unit
         stacks = _bricks(result, unit)
@@ -315,11 +290,9 @@ class _Picture:
         self.levels = max(1, len(lasts))
 
     def draw(self) -> float:
-        """Draw everything; return the lower edge."""
         if self.has_paths:
             self.draw_paths()
-            if self.result.way is not None:  # which is not in files of the first version
-                self.draw_sides()
+            self.draw_sides()
             self.draw_layers()
             self.draw_gap()
         for row, (brick, edge, tall) in zip(self.rows, self.placed, strict=True):
@@ -336,11 +309,10 @@ class _Picture:
         return self.page.paragraph(self.page.left, self.end + MM, key, self.page.room)
 
     def draw_paths(self) -> None:
-        """Draw both paths, those of the regions, and what is between."""
         result, colors, edges = self.result, theme(), (self.left, self.right)
         xs = np.linspace(*edges, result.place.shape[1])
         here, other = self.y(result.place.numpy())
-        if result.rails is not None and result.way:
+        if result.rails is not None:
             halves = (self.top, self.y(0.5)), (self.y(0.5), self.bottom)
             for half, rail, n in zip(halves, self.y(result.rails.numpy()), (0, 1), strict=True):
                 look: dict[str, Any] = {"color": colors.side_pale[n], "alpha": 0.22}
@@ -378,7 +350,6 @@ class _Picture:
                 self.write(left, y, "\n".join(lines), ha="right", va="center", **look)
 
     def draw_layers(self) -> None:
-        """Write the layers below the panel, as many as fit."""
         last, below, muted = self.result.place.shape[1] - 1, self.bottom + 0.6 * MM, theme().muted
         points = SMALL_SIZE if self.page.width >= WIDE else SMALLEST_SIZE
         names = ["static", *map(str, range(1, last)), "output"]
@@ -426,7 +397,6 @@ class _Picture:
             self.ax.add_patch(Rectangle((left + rim, top + rim), *size, **look))
 
     def draw_guide(self, brick: _Brick, y: float, row: float) -> None:
-        """Draw a curve from a brick to its word."""
         left, along = self.second + self.brick * (brick.adds < 0), np.linspace(0, 1, 12)
         xs = left + (self.words - _TICK - left) * along
         ys = y + (row - y) * along**2 * (3 - 2 * along)
@@ -463,16 +433,13 @@ class _Picture:
         """Write a row of the table of words: a word without its middle, as long as fits."""
         name, *numbers = texts
         room = self.adds - self.words - self.width("−.00", SMALL_SIZE) - _STEP
-        halves = ((name[: (n + 1) // 2], name[len(name) - n // 2 :]) for n in range(len(name)))
-        shorter = ["…".join(pair) for pair in halves][::-1]
-        shown = self.page.ruler.longest([name, *shorter], room, SMALL_SIZE)
+        shown = self.page.ruler.squeeze(name, room, SMALL_SIZE)
         bold = weight if name.isascii() else "normal"
         self.write(self.words, row, shown, color=colors[0], weight=bold)
         for x, text, color in zip((self.adds, self.takes), numbers, colors[1:], strict=True):
             self.write(x, row, text, color=color, weight=weight, ha="right")
 
     def key(self) -> Iterator[str]:
-        """Yield what bricks, lines, dots and gray words are."""
         zoom = "" if self.zoom == 1 else f", {self.zoom:.1f} times as large"
         yield f"The bricks sum to the gap between both ends{zoom}."
         if self.lines:
@@ -492,11 +459,7 @@ def _range(result: ShiftResult) -> tuple[float, float]:
     return min(*places, min(result.reached) - 2 * rim) - rim, max(places) + rim
 
 
-# --- the details
-
-
 def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
-    """Draw the panels of the details, side by side; return their lower edge."""
     # The title, what is drawn, and the inches for the labels on its left.
     panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
         ("Directly, by head", _draw_by_head, 0.3),
@@ -507,16 +470,15 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         panels.append(("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
         panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
-    width = page.room
-    columns, tall = (2 if width > _NARROW else 1), _SMALL[width > WIDE]
-    if width > WIDE:
-        columns = 3 if len(panels) > 4 else len(panels)
-    room = (width - _GAP * (columns - 1)) / columns
+    columns, tall = (2 if page.room > 2.6 else 1), 0.85
+    if page.room > WIDE:
+        columns, tall = (3 if len(panels) > 4 else len(panels)), 1.25
+    room = (page.room - _GAP * (columns - 1)) / columns
     for number, (title, draw, labels) in enumerate(panels):
         if number and number % columns == 0:
             top += tall + 0.2 + AXIS_ROOM + 0.2
         left = page.left + (number % columns) * (room + _GAP) + labels
-        across = room - labels - (BAR_ROOM if draw is _draw_by_head else _RIGHT)
+        across = room - labels - (BAR_ROOM if draw is _draw_by_head else 0.1)
         below = page.subtitle(left, top, title, room - labels) + 0.04
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
@@ -524,6 +486,7 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
             ax.locator_params(axis="x", nbins=3)
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
+        ax.yaxis.label.set_color(theme().muted)
         if mesh is not None:
             layout.color_bar(mesh, page.bar(left + across + BAR_GAP, below, tall), "contribution")
         if draw is _draw_value_and_routing:
@@ -534,50 +497,41 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
 
 
 def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
-    """Draw the direct contribution of each head: layers down, heads across."""
     table = result.decomposition.table.sum(-1)
     mesh = draw_values(ax, table, lines=True)
     layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
     ax.set_yticks(layers + 0.5, [str(layer) for layer in layers])
     ax.set_xticks(heads + 0.5, [str(head) for head in heads])
-    ax.set_ylabel("layer", color=theme().muted)
-    ax.set_xlabel("head", color=theme().muted)
+    ax.set(xlabel="head", ylabel="layer")
     ax.tick_params(length=0)
     return mesh
 
 
 def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
-    """Draw the value and the routing part of each layer as two bars."""
     split = result.decomposition
     rows = np.arange(len(split.value))
     ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
     ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[2])
-    _style_rows(ax, len(rows))
-    ax.set_yticks(rows + 0.5, [str(layer) for layer in rows])
-    ax.set_ylabel("layer", color=theme().muted)
+    _style_rows(ax, [str(layer) for layer in rows])
+    ax.set_ylabel("layer")
 
 
 def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
-    """Draw what was added to the residual stream, from the static to the contextual vector."""
     stream = result.residual_stream
     added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
     parts = added | {"biases": stream.bias, "own": stream.own}
     lengths, middles = [*parts.values()], np.arange(len(parts)) + 0.5
     colors = [theme().sides[length <= 0] for length in lengths]
-    starts = np.cumsum([0.0, *lengths[:-1]])
-    ax.barh(middles, lengths, left=starts, height=_THICK, color=colors)
+    ax.barh(middles, lengths, 0.62, np.cumsum([0.0, *lengths[:-1]]), color=colors)
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
-    _style_rows(ax, len(parts))
-    ax.set_yticks(middles, list(parts))
+    _style_rows(ax, list(parts))
 
 
 def _draw_axis(ax: Axes, result: ShiftResult) -> None:
-    """Draw the places of the word, in the reference too, and of the regions in each layer."""
     assert result.rails is not None
     layers, colors = np.arange(result.place.shape[1]), theme()
-    for rail, name, color, up in zip(
-        result.rails, result.regions, colors.sides, (1, -1), strict=False
-    ):
+    ends = zip(result.rails, result.regions, colors.sides[:2], (1, -1), strict=True)
+    for rail, name, color, up in ends:
         ax.plot(layers, rail, color=color, linewidth=0.8, linestyle=_DOTS)
         ax.annotate(
             name, (1, rail[-1].item()), xycoords=("axes fraction", "data"), xytext=(-1, 2 * up),
@@ -588,32 +542,27 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
         ax.plot(layers, places, "o-", color=color, linewidth=1.0, ms=2.5)
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
-    ax.set_xlabel("entering layer", color=theme().muted)
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xlabel("entering layer")
 
 
 def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
-    """Draw the direct or the total effect of patching each head against its contribution."""
     split = result.decomposition.table.sum(-1).flatten().tolist()
     effects = result.head_effects[name].flatten().tolist()
     ax.axline((0, 0), slope=1, color=theme().muted, linewidth=0.5, zorder=0)
     ax.plot(split, effects, "o", color=theme().cycle[0], mec=theme().ground, ms=2.8, mew=0.3)
-    ax.set_xlabel("its contribution", color=theme().muted)
-    ax.set_ylabel("patching one head", color=theme().muted)
+    ax.set(xlabel="its contribution", ylabel="patching one head")
     if name in (ranks := result.head_rank_correlations):
         ax.annotate(
-            f"ρ {signed(ranks[name])}", (0, 1), xycoords="axes fraction", xytext=(3, -1),
-            textcoords="offset points", va="top", color=theme().muted,
-            fontsize=SMALL_SIZE,
+            f"ρ {signed(ranks[name])}", (0, 1), (3, -1), "axes fraction", "offset points",
+            va="top", color=theme().muted, fontsize=SMALL_SIZE,
         )  # fmt: skip
-    ax.spines[["top", "right"]].set_visible(False)
 
 
-def _style_rows(ax: Axes, rows: int) -> None:
+def _style_rows(ax: Axes, names: Sequence[str]) -> None:
     ax.axvline(0, color=theme().muted, linewidth=0.5)
-    ax.set_ylim(rows, 0)
-    ax.set_yticks([])
-    ax.spines[["left", "top", "right"]].set_visible(False)
+    ax.set_ylim(len(names), 0)
+    ax.set_yticks(np.arange(len(names)) + 0.5, names)
+    ax.spines["left"].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.locator_params(axis="x", nbins=4)
     ax.use_sticky_edges = False

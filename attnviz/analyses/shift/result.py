@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,36 +15,17 @@ from torch import Tensor
 from attnviz.attribution.decomposition import Decomposition, ResidualStream
 from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
 from attnviz.errors import joined
-from attnviz.results import AgreementReport, Provenance, base
-from attnviz.results.base import Columns, Savable, described, doc, documented, proof, stacked
+from attnviz.results import AgreementReport, Provenance
+from attnviz.results.base import Columns, described, doc, documented, proof, stacked
 from attnviz.results.text import dim, fraction, literal, plain_table, raised, signed
 
-_LONGEST = 14  # letters of a word in a table
-_BAR = 20  # letters of the longest bar of a table
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _LISTED = 3  # words that a sentence names
-_NOTHING = 1e-6  # of the largest: not worth a rank
 _FAR = 0.1  # of the way: less is no movement to speak of
-_CONFIRMED = 0.25  # of the credit of a word: what changing it takes, or more
-_MORE = 1.5  # times: the effect of another word that contradicts the credit
-_SHOWN = 0.02  # of the shift: words with less are others in a table
-_ANY = "changing", "changed"
 _CHANGES = {
     "mask": ("masking", "masked"), "replace": ("replacing", "replaced"),
     "knock-out": ("hiding", "hidden"), "delete": ("deleting", "deleted"),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftPlane(Savable):
-    """What files of earlier versions hold in place of `place`, `rails`, `way` and `size`."""
-
-    path: Tensor
-    reference_path: Tensor
-    region_ends: tuple[Tensor, ...]
-    way: float
-    size: float
-    explained: float
 
 
 @documented
@@ -88,28 +68,24 @@ class ShiftResult(WordResult):
     )
     raw_attention: Tensor = doc("The weights of the word in the last layer, mean of heads, (W,).")
     rollout: Tensor = doc("Attention multiplied through the layers, (W,).")
-    regions: tuple[str, ...] = doc(
-        "The two regions whose axis is the direction. Empty if the direction is that of the shift."
-    )
+    regions: tuple[str, ...] = doc("The two regions whose axis is the direction; empty without.")
     place: Tensor = doc(
         "The place of the word in the text and in the reference, as it enters each layer and at "
         "the end, (2, L + 1). Between regions 1 is the first and 0 the second at the end, and ½ is "
         "their middle in each layer; their vectors have the same mean norm in each layer. Without "
         "regions 0 is the place in the reference and 1 that in the text at the end; each layer is "
-        "measured in units of the norm there. NaN before the end in files of earlier versions."
+        "measured in units of the norm there."
     )
     rails: Tensor | None = doc(
         "The places of the two regions in each layer and at the end, (2, L + 1): ½ where they are "
         "one point. None without regions."
     )
-    way: float | None = doc(
+    way: float = doc(
         "The length of the way of which contributions are shares, in units of the hidden state. "
         "With regions, it leads from the center of the second to that of the first; else from the "
-        "end in the reference to the end in the text. None in files of the first version."
+        "end in the reference to the end in the text."
     )
-    size: float | None = doc(
-        "The norm of the word's vector at the end. None in files of the first version."
-    )
+    size: float = doc("The norm of the word's vector at the end.")
     distances: Tensor | None = doc(
         "The distance to the center of each region, in units of their distance in that layer, (L + "
         "1, 2). None without regions."
@@ -117,9 +93,7 @@ class ShiftResult(WordResult):
     notes: tuple[str, ...] = doc("Further lines of the caption.")
     agreement: AgreementReport = doc("That of the attention of the text.")
     provenance: Provenance = doc("The model and the text.")
-    methods: Mapping[str, Tensor] = doc(
-        "Further attributions by the name of their method, (W,) each.", default_factory=dict
-    )
+    methods: Mapping[str, Tensor] = doc("Attributions by method, (W,) each.", default_factory=dict)
     total_effect: Tensor | None = doc(
         "The same as `direct_effect` for patching each head at all positions, with everything "
         "after it recomputed.",
@@ -135,27 +109,6 @@ class ShiftResult(WordResult):
         "of a causal model has no BOS token. Its contribution is not measured.",
         default=None,
     )
-
-    @classmethod
-    def upgraded(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields in a file as those of today. Of the paths only the ends are known."""
-        if "path" not in values:
-            return values
-        known = {name: of for name, of in values.items() if name not in ("agreement", "notes")}
-        fields = {name: of for name, of in values.items() if name not in ("path", "plane")}
-        plane, split, report = values.get("plane"), values["decomposition"], values["agreement"]
-        place = torch.full((2, len(split.value) + 1), torch.nan, dtype=torch.float64, device="cpu")
-        rails = place.clone()
-        rails[:, -1] = torch.tensor([1.0, 0.0])
-        fields |= {"place": place, "rails": rails if values["regions"] else None, "size": None}
-        fields["way"] = None if values["regions"] else split.total
-        if plane is not None:
-            place[:, -1] = torch.stack([plane.path[-1, 0], plane.reference_path[-1, 0]])
-            fields |= {"way": plane.way, "size": plane.size}
-        if report.digest in base.digests([known]):  # the numbers that were checked
-            fields["agreement"] = replace(report, digest=None)
-            fields["agreement"] = cls(**fields).agreement
-        return fields
 
     def __repr__(self) -> str:
         return (
@@ -206,12 +159,6 @@ class ShiftResult(WordResult):
     def contributions(self) -> tuple[str, Tensor]:
         """What is ranked by word: over all paths, or directly, (W,), with its name."""
         return ("all paths", self.credit) if self.is_all_paths else ("direct parts", self.direct)
-
-    @property
-    def contribution_error(self) -> float:
-        """The completeness error of the contributions, as a share of the length."""
-        split = self.decomposition
-        return split.credit_error if self.is_all_paths else split.error
 
     @property
     def consensus(self) -> Tensor | None:
@@ -301,10 +248,7 @@ class ShiftResult(WordResult):
             "completeness_error": split.error,
             "credit_error": split.credit_error,
             **({"method_correlations": self.method_correlations} if self.methods else {}),
-            "ledger": {
-                **described(stream, "bias own total"),
-                "completeness_error": stream.error,
-            },
+            "ledger": {**described(stream, "bias own total"), "completeness_error": stream.error},
             **proof(self),
         }
 
@@ -326,7 +270,7 @@ class ShiftResult(WordResult):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.headline, "bold")
         yield from map(Text, self.details)
-        if self.regions and self.way:
+        if self.regions:
             yield from self._line_of_ends(options.max_width)
         yield self._table_of_words()
         yield Text(f"compared with {self.reference}", "dim")
@@ -348,7 +292,7 @@ class ShiftResult(WordResult):
     def reached(self) -> tuple[float, float]:
         """The places at the end, in the text and in the reference."""
         here, other = self.place[:, -1].tolist()
-        return (here, other) if here == here else (self.share(self.decomposition.total), 0.0)
+        return here, other
 
     def _line_of_ends(self, width: int) -> Iterator[Text]:
         """Yield the way between the regions as a line with both ends, and their names below it."""
@@ -366,18 +310,17 @@ class ShiftResult(WordResult):
         yield Text(f"{names[0]:>{len(before) + left + 1}}{gap}{names[1]}")
 
     def _table_of_words(self) -> Table:
-        """Return what each word adds to the shift, and what changing it takes."""
         adds, sides = self.along(self.parts), ("#d9720f", "#3567ad")[:: self.sign]
         takes = [self.along(lost) for lost in self.causal.values()]
         gap = abs(self.share(self.decomposition.total))
-        shown = [n for n in self.sources if abs(adds[n]) >= _SHOWN * gap]
+        shown = [n for n in self.sources if abs(adds[n]) >= 0.02 * gap]
         longest = max((abs(adds[n]) for n in shown), default=1.0)
         rows: list[list[str | Text]] = []
         for n in shown:
-            bar = "█" * round(_BAR * abs(adds[n]) / longest)
+            bar = "█" * round(20 * abs(adds[n]) / longest)
             numbers = [fraction(each[n]) for each in (adds, *takes)]
             look = "bold" if n == self.strongest else ""
-            name = Text(raised(literal(self.names[n], _LONGEST)), look)
+            name = Text(raised(literal(self.names[n], 14)), look)
             rows.append([name, Text(bar, sides[adds[n] < 0]), *numbers])
         rest = sum(share for n, share in enumerate(adds) if n not in shown)
         for label, share in (("others", rest), ("the gap", gap)):
@@ -399,16 +342,16 @@ class ShiftResult(WordResult):
     @property
     def changing(self) -> str:
         """What was done to a word to measure `tested`, as a verb: "masking"."""
-        return next((_CHANGES.get(name, _ANY)[0] for name in self.causal), _ANY[0])
+        return next((_CHANGES[name][0] for name in self.causal), "changing")
 
     @property
     def changed(self) -> tuple[str, ...]:
         """The kinds of change as participles: "masked"."""
-        return tuple(_CHANGES.get(name, _ANY)[1] for name in self.causal)
+        return tuple(_CHANGES[name][1] for name in self.causal)
 
     def share(self, number: Tensor | float) -> float:
-        """Return a number as a share of the way, if this is known."""
-        return float(number) / (self.way or 1.0)
+        """Return a number as a share of the way."""
+        return float(number) / self.way
 
     def shares(self, numbers: Tensor) -> list[float]:
         """Return numbers (W,) as shares of the way."""
@@ -449,12 +392,6 @@ class ShiftResult(WordResult):
     def _name(self, index: int) -> str:
         return f"“{raised(literal(self.names[index], _LONGEST_NAME))}”"
 
-    def first(self, scores: Tensor) -> int | None:
-        """Return the other word that moves the word most by some scores (W,); None if none does."""
-        sizes = {n: size for n in self.sources if (size := abs(scores[n].item())) == size}
-        top = max(sizes, key=sizes.__getitem__, default=-1)
-        return top if sizes.get(top, 0.0) > _NOTHING * self.decomposition.length else None
-
     @property
     def sign(self) -> int:
         """Whether the shift is toward the first region, 1, or the second, -1."""
@@ -491,15 +428,14 @@ class ShiftResult(WordResult):
         if top is None or len(self._alike(top)) > 1 or self._taken_by(top) is not None:
             return None
         lost, credit = (self.along(scores)[top] for scores in (self.tested, self.credit))
-        return top if lost >= _CONFIRMED * credit else None
+        return top if lost >= 0.25 * credit else None
 
     def _taken_by(self, top: int) -> int | None:
         """Return the other word of which the change takes much more than that of the first."""
         lost = self.along(self.tested)
-        most = max(
-            (n for n in self.sources if lost[n] == lost[n]), key=lost.__getitem__, default=top
-        )
-        return most if most != top and lost[most] >= max(_FAR, _MORE * lost[top]) else None
+        known = (n for n in self.sources if lost[n] == lost[n])
+        most = max(known, key=lost.__getitem__, default=top)
+        return most if most != top and lost[most] >= max(_FAR, 1.5 * lost[top]) else None
 
     def _alike(self, top: int) -> list[int]:
         """Return the words whose credit is printed alike: the first one, and its ties."""
@@ -533,8 +469,6 @@ class ShiftResult(WordResult):
     def _movement(self, length: float) -> str:
         """Return a movement between the regions in words."""
         start, end = self.ends[:: -1 if length >= 0 else 1]
-        if self.way is None:
-            return f"by {fraction(abs(length))} toward {end}"
         return f"{self._share(abs(length))} of the way from {start} to {end}"
 
     def _headline_of_a_pair(self) -> str:
@@ -546,13 +480,13 @@ class ShiftResult(WordResult):
         moved = f"{pair} {'moves' if len(self.entries) == 1 else 'move'} {word}"
         if self.regions:
             return f"{moved} {self._movement(total)}"
-        share = "" if self.size is None else f", {abs(total) / self.size:.0%} of its length"
-        return f"{moved} by {fraction(total)}{share}"
+        return f"{moved} by {fraction(total)}, {abs(total) / self.size:.0%} of its length"
 
     def _headline_of_words(self) -> str:
         """Say which word is credited most with the shift, and whether changing it confirms that."""
         word, top = self._name(self.at), self.credited
-        if self.first(self.credit) is None:
+        least = 1e-6 * self.decomposition.length
+        if not any(abs(self.credit[n]) > least for n in self.sources):
             return f"No other word moves {word}"
         if abs(self.share(self.decomposition.total)) < _FAR:
             return f"Nothing here moves {word} far toward {' or '.join(self.ends)}"
@@ -575,13 +509,11 @@ class ShiftResult(WordResult):
         """Yield how far the sentence moves the word, and the numbers of the headline."""
         total, top = self.decomposition.total, self.credited
         if not self.regions:
-            share = "" if self.size is None else f" by {abs(total) / self.size:.0%} of its length"
-            yield f"The sentence moves it{share}; that gap is 1 here."
+            share = f"{abs(total) / self.size:.0%} of its length"
+            yield f"The sentence moves it by {share}; that gap is 1 here."
         else:
-            (first, second), far = self.ends, self._share(abs(total))
-            scale = f" (0 is {second}, 1 is {first})" if self.way else ""
-            far = f"{far} of the way" if self.way else f"by {far}"
-            yield f"The sentence moves it {far}{self._toward}{scale}."
+            (first, second), far = self.ends, f"{self._share(abs(total))} of the way"
+            yield f"The sentence moves it {far}{self._toward} (0 is {second}, 1 is {first})."
         if top is not None:
             adds, takes = self.along(self.credit), self.along(self.tested)
             said = [f"{self.changing} it takes {fraction(takes[top])}"]
@@ -617,11 +549,10 @@ class ShiftResult(WordResult):
         return fraction(self.share(number))
 
     def _conclusions(self) -> Iterator[str]:
-        """Yield the sums, what moved the word, and the rank correlations."""
         split = self.decomposition
         unit = "along the axis" if self.regions else "along itself"
         start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
-        way = f" of {_number(self.way)} for the whole way" if self.regions and self.way else ""
+        way = f" of {_number(self.way)} for the whole way" if self.regions else ""
         yield (
             f"the shift {unit}, in units of the hidden state: {_number(split.total)}{way}; all "
             f"paths sum to it (error {split.credit_error:.0e} of its length), and so do value and "
@@ -633,10 +564,9 @@ class ShiftResult(WordResult):
                 f"rank correlation ρ of all paths with the effect of changing each of "
                 f"{len(self.sources)} words, in separate runs: {_listed(ranks)}"
             )
-        weights = {"raw attention": self.raw_attention, "rollout": self.rollout}
-        for name, scores in (
-            weights | {n: of * self.sign for n, of in self.methods.items()}
-        ).items():
+        others = {"raw attention": self.raw_attention, "rollout": self.rollout}
+        others |= {name: scores * self.sign for name, scores in self.methods.items()}
+        for name, scores in others.items():
             ranked = sorted(self.sources, key=scores.tolist().__getitem__, reverse=True)[:5]
             yield f"first words by {name}: {', '.join(raised(self.names[n]) for n in ranked)}"
         for name, ranks in self.method_correlations.items():

@@ -162,7 +162,6 @@ class _HeadStages:
         }
 
     def all_stages(self) -> Iterator[Stage]:
-        """Yield the stages from X to the output."""
         return chain(self.inputs(), self.projected(), self.scored(), self.mixed())
 
     def inputs(self) -> Iterator[Stage]:
@@ -262,7 +261,6 @@ class _HeadStages:
         return None if formula == "scaled" else formula
 
     def _square(self, name: str, formula: str, values: Tensor, **others: Any) -> Stage:
-        """Return a stage of (queries, keys)."""
         return Stage(name, formula, self._rows(values)[:, self.keys], over_keys=True, **others)
 
     def _rows(self, values: Tensor, side: Side = "query") -> Tensor:

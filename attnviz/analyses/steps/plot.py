@@ -39,13 +39,11 @@ from attnviz.results.text import literal, selection, source, with_minus
 
 _GAP, _BETWEEN = 0.3, 0.14  # inches between panels, and between rows of panels
 _ROW, _TALLEST = 0.14, 1.6  # inches of a row of features, and of all rows of a panel
-_CELL = 0.26  # inches of a score's cell at most
 _WRITTEN_CELL, _LINED_CELL = 0.15, 0.08  # inches of a cell with room for a number, and an edge
 _SHOWN = 0.99  # share of the values within the range of colors
 _HEADER = 4 * line_height(SMALL_SIZE) + 0.06  # inches above a panel: name, formula, shape, proof
 _LONGEST = 0.6  # inches of a token's label at most
 _NARROWEST = 80.0  # mm
-_FORK = 0.12  # inches from X, Q, K and V down to the line that connects them
 _MANY, _WIDER = 128, 1.9  # panels with more features are wider, by this factor
 _VECTOR_ROW = 0.15  # inches of a row of the attention vector
 _VECTOR_ROWS = 12  # at most; the keys with the smallest weights share the last row
@@ -157,9 +155,8 @@ def attention_vector(
     >>> figure = attnviz.plot.attention_vector(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer=layer, head=head, word=word)
-    with new_page(
-        width, caption, [*result.keys, result.word, source(result.provenance)], figure
-    ) as page:
+    texts = [*result.keys, result.word, source(result.provenance)]
+    with new_page(width, caption, texts, figure) as page:
         end = _draw_attention_vector(page, result, _draw_heading(page, result))
         parts = [
             source(result.provenance),
@@ -256,7 +253,6 @@ class _Panel:
 
     @cached_property
     def norm(self) -> Normalize:
-        """The range of its colors."""
         values = self.stage.values
         if self.is_weights:
             return Normalize(0.0, max(float(values.max()), 1e-12))
@@ -277,7 +273,7 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
         bottom = max(bottom, _draw_panel(page, result, panel, top + _HEADER))
     if panels[0].stage.name == "X" and len(panels) > 1:
         # Arrows from X to Q, K and V, below them.
-        upper, bottom = bottom + 0.02, bottom + _FORK
+        upper, bottom = bottom + 0.02, bottom + 0.12
         middles = [panel.left + panel.across / 2 for panel in panels]
         page.line((middles[0], upper), (middles[0], bottom), (middles[-1], bottom))
         for middle in middles[1:]:
@@ -310,7 +306,7 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
     unit = (page.room - used) / sum(shares)
     if stages[0].over_keys:
         n = len(result.keys)
-        unit = min(_CELL * n, unit)
+        unit = min(0.26 * n, unit)
         down = max(unit / n, down)
     panels: list[_Panel] = []
     left = page.left
@@ -322,7 +318,6 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
 
 
 def _draw_header(page: Page, panel: _Panel, top: float) -> None:
-    """Write name, formula, shape and the difference from the model above a panel."""
     ruler, stage, left, room = page.ruler, panel.stage, panel.left, panel.across + _GAP - 0.05
     name = (_SIGNED_TITLES if panel.signed else _TITLES).get(stage.name, stage.name)
     title = ruler.clip(literal(name), room, TEXT_SIZE)
@@ -348,7 +343,6 @@ def _draw_header(page: Page, panel: _Panel, top: float) -> None:
 
 
 def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> float:
-    """Draw a panel with its labels and frames; return its lower edge."""
     stage = panel.stage
     n = stage.values.shape[1]
     ax = page.axes(panel.left, top, panel.across, panel.high)

@@ -20,8 +20,6 @@ from attnviz.results.base import Result, Savable, described, doc, documented, pr
 from attnviz.results.text import dim, literal, plain_table, selection
 
 _NUMBERS = 3  # of the row that is followed
-_WIDE = 60  # characters of a terminal that has room for bars
-_BAR = 14  # characters of the largest weight
 
 
 @documented
@@ -201,7 +199,7 @@ class StepsResult(Result):
             formula = "given" if given else stage.formula
             table.add_row(stage.name, formula, stage.size, numbers, verdict)
         yield table
-        yield self._table_of_keys(bars=options.max_width >= _WIDE)
+        yield self._table_of_keys(bars=options.max_width >= 60)
         yield from dim(self.notes)
 
     def _table_of_keys(self, *, bars: bool) -> Table:
@@ -215,7 +213,7 @@ class StepsResult(Result):
         rows = [self[name].values[self.row].tolist() for name in names]
         largest, shares = max(map(abs, rows[-1])), self.shares.tolist()
         for key, label in enumerate(self.keys):
-            bar = "█" * round(_BAR * abs(rows[-1][key]) / max(largest, 1e-12))
+            bar = "█" * round(14 * abs(rows[-1][key]) / max(largest, 1e-12))
             numbers = [_number(row[key]) for row in rows]
             share = f"{round(100 * shares[key])}%"
             cells = [Text(bar, "blue" if rows[-1][key] >= 0 else "red")] if bars else []

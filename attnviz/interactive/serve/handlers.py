@@ -199,7 +199,7 @@ def _words(result: ShiftResult) -> dict[str, Any]:
             "details": result.details,
             "lost": f"lost by {result.changing} it" if result.causal else None,
             "credited": "credited by the split" if kind == "all paths" else "read from it",
-            "unit": "in units of the hidden state" if result.way is None else "of the way",
+            "unit": "of the way",
             "words": words,
         }
     }

@@ -4,7 +4,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
@@ -23,14 +22,13 @@ from transformers import CLIPTextConfig, CLIPTextModel
 
 import attnviz
 from attnviz.analyses.shift import compute
-from attnviz.analyses.shift.result import ShiftResult, spearman
+from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
 from attnviz.attribution import deeplift
 from attnviz.errors import InputError, ModelError
 from attnviz.figures import style
 from attnviz.results.text import raised
 
-SAVED = Path(__file__).parents[2] / "golden" / "data" / "saved"
 CASH = "The bank was full of cash."
 PAIR = "The bank was full of {mud|cash}."
 SAT = "We sat on the bank of the river."
@@ -278,34 +276,12 @@ def test_no_layer_is_stretched_because_its_vectors_are_long():
     places, rails = (
         compute._find_places(*(states * size), None, regions)
         for size, regions in (
-            (torch.ones_like(grown), compute.Regions(("one", "other"), centers, (), [])),
-            (grown, compute.Regions(("one", "other"), centers * grown[..., None], (), [])),
+            (torch.ones_like(grown), compute.Regions(("one", "other"), centers, [])),
+            (grown, compute.Regions(("one", "other"), centers * grown[..., None], [])),
         )
     )
     for one, other in zip(places, rails, strict=True):
         assert_close(one, other)
-
-
-def test_a_file_with_the_place_of_an_earlier_version_has_the_same_ends(monkeypatch):
-    """Its report knows the old numbers: it is bound to the new ones only if it fits the old."""
-    path, values = SAVED / "shift-plane.safetensors", {}
-    upgraded = ShiftResult.upgraded
-
-    def keep(of):
-        values.update(of)
-        return upgraded(of)
-
-    monkeypatch.setattr(ShiftResult, "upgraded", keep)
-    loaded = attnviz.load_result(path)
-    plane = values["plane"]
-    assert_close(loaded.place[:, -1], torch.stack([plane.path[-1, 0], plane.reference_path[-1, 0]]))
-    assert_close(loaded.rails[:, -1], torch.tensor([1.0, 0.0]).double())
-    assert loaded.place[:, :-1].isnan().all()
-    assert (loaded.way, loaded.size) == (plane.way, plane.size)
-    assert loaded.checked_agreement.verdict == "verified"
-    check_layout(attnviz.plot.shift(loaded))
-    values["rollout"] = values["rollout"] + 0.01
-    assert ShiftResult(**upgraded(values)).checked_agreement.altered
 
 
 @pytest.mark.parametrize("text", [SAT, CASH])
@@ -699,13 +675,6 @@ LONG = (
 GERMAN = "Die Donaudampfschifffahrtsgesellschaftskapitänin saß am Ufer der Bank und las"
 
 
-def with_ends_only(result):
-    """Return a result as it is read from a file of an earlier version."""
-    place, rails = result.place.clone(), result.rails.clone()
-    place[:, :-1] = rails[:, :-1] = torch.nan
-    return replace(result, place=place, rails=rails)
-
-
 @pytest.fixture(scope="module")
 def several(tokenizer, shift, small, verified, apple):
     """Return results that are hard to draw."""
@@ -719,7 +688,6 @@ def several(tokenizer, shift, small, verified, apple):
         "pair": shift("bank", PAIR, toward=SIDES),
         "causal": attnviz.shift("bank", SAT, model=causal),
         "unmeasured": replace(apple, causal={}),
-        "of an older version": with_ends_only(apple),
         "one word": shift("bank", "bank closed"),
     }
 
@@ -738,7 +706,7 @@ def drawn(several):
 
 # Those with long words and texts are drawn in a narrow column, the others with their details.
 WORDY = ("long", "longer", "german", "causal", "one word")
-DETAILED = ("verified", "apple", "pair", "unmeasured", "of an older version")
+DETAILED = ("verified", "apple", "pair", "unmeasured")
 SHAPES = [
     (40, False, WORDY),
     (89, True, DETAILED),

@@ -853,8 +853,25 @@ def shift_patched(facts, said):
     return {}
 
 
+@SHIFT.sentence("Total effect: at all positions, with everything after it recomputed.")
+def shift_patched_everywhere(facts, said):
+    assert facts.total_effect is not None
+    return {}
+
+
 SHIFT.words("Directly, by head", "Directly, by layer", "Residual stream", "Between the regions")
-SHIFT.words("Direct effect", "static", "output", "here", "alone", "adds", "masked", "hidden", "gap")
+SHIFT.words(
+    "Direct effect",
+    "Total effect",
+    "static",
+    "output",
+    "here",
+    "alone",
+    "adds",
+    "masked",
+    "hidden",
+    "gap",
+)
 
 
 SHIFT.words("in the reference", "itself", "1 other")
