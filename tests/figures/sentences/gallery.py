@@ -809,7 +809,8 @@ VERDICTS = {
     "fig18_four_rankings": (72, 2), "fig19_long_text": (72, 1), "fig20_survey": (72, 8),
     "fig21_atoms": (96, 1), "fig22_induction": (270, 12), "fig23_sink": (270, 12),
     "fig25_grouped_queries": (270, 8), "fig26_decoder_senses": (270, 24),
-    "fig27_bert_and_decoder": (270, 6),
+    "fig27_bert_and_decoder": (270, 6), "fig30_shift": (72, 1), "fig31_explain": (270, 1),
+    "fig32_ablate": (270, 1), "fig33_all_heads": (270, 1), "fig34_explorer": (270, 8),
 }  # fmt: skip
 UNREAD = {"fig28_training", "fig29_linear_attention"}  # of a training
 
@@ -829,7 +830,7 @@ def file_verdict(facts, said):
     layers = {270: 30, 96: 12}.get(heads, 6)
     known = {
         "input", "projections", "hidden states", "sums of the parts", "lengths of the shift",
-        "positions in the first layer", f"positions in {layers} layers",
+        "logits", "positions in the first layer", f"positions in {layers} layers",
     }  # fmt: skip
     parts = (re.sub(r"^\d+ of \d+ (?=positions)", "", one) for one in said["parts"].split(", "))
     assert {*parts} <= known
@@ -842,7 +843,7 @@ def file_verdict(facts, said):
 
 @FILES.sentence("“<text:w>”, read by <model:*>.")
 def file_source(facts, said):
-    text, named = TEXT_OF[facts.stem], facts.model.name
+    text, named = TEXT_OF[facts.stem], READ_BY.get(facts.stem, facts.model.name)
     return {"text": clipped(text, said["text"], 60), "model": named}
 
 
@@ -854,7 +855,9 @@ TEXT_OF = {
     "fig08_why_scale": "the train left the station on time because somebody had wound the clock",
     "fig10_order_blindness": ON_TIME, "fig13_heads_of_a_layer": ON_TIME,
     "fig19_long_text": (GALLERY.parent / "LICENSE").read_text(encoding="utf-8")[:2300],
+    "fig30_shift": "We sat on the bank of the river.",
 }  # fmt: skip
+READ_BY = {}  # the models of texts that another one read
 
 
 @FILES.sentence(
