@@ -1160,8 +1160,8 @@ def why_colors(facts, said):
 
 
 @WHY.sentence(
-    "Deleting, one of these, takes <lost> away if “<word:w>” is deleted, <less> if “<second:w>” "
-    "is, and <rest> or less for each other word."
+    "One kind is to delete it: without “<word:w>” <lost> is lost, without “<second:w>” <less>, and "
+    "without each other word <rest> or less."
 )
 def why_deleted(facts, said):
     lost, (first, second, third, *_) = lost_if_deleted(), most_lost()
