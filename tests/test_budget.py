@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-FILES = 161
-LINES = 44_954
+FILES = 162
+LINES = 45_478
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from functools import partial
+from importlib.resources import files
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +23,7 @@ from transformers import AutoImageProcessor, AutoProcessor
 
 from attnviz.models.named import NAMED
 from figures.sentences import gallery
-from figures.sentences.maps import HALF, relations
+from figures.sentences.maps import HALF, relations, rules_of
 from figures.sentences.reading import read_number
 
 CAPTIONS = {}
@@ -963,24 +964,23 @@ def wordnet_both(facts, said):
 TWO = caption("fig27_bert_and_decoder")
 
 
+def maps_of(name, text):
+    """Return the weights of a text, with what maps know of them."""
+    _, tokenizer = eager(name)
+    ids = encode(name, text)
+    tokens = [one.strip("Ġ") for one in tokenizer.convert_ids_to_tokens(ids)]
+    special = [one in tokenizer.all_special_ids for one in ids]
+    return SimpleNamespace(
+        weights=read(name, ids).weights, rows=tokens, columns=tokens, special_columns=special,
+        masked=~np.tri(len(ids), dtype=bool) if name == "smollm2" else None,
+    )  # fmt: skip
+
+
 @gallery.kept
 def both_read():
-    """Return the runs of both models on each text, with what maps know of them."""
-    found = []
-    for name in NAMES:
-        _, tokenizer = eager(name)
-        runs = []
-        for text in texts_of("fig27_bert_and_decoder"):
-            ids = encode(name, text)
-            tokens = [one.strip("Ġ") for one in tokenizer.convert_ids_to_tokens(ids)]
-            special = [one in tokenizer.all_special_ids for one in ids]
-            weights, causal = read(name, ids).weights, name == "smollm2"
-            runs.append(SimpleNamespace(
-                weights=weights, rows=tokens, columns=tokens, special_columns=special,
-                masked=~np.tri(len(ids), dtype=bool) if causal else None,
-            ))  # fmt: skip
-        found.append(runs)
-    return found
+    """Return the runs of both models on each text."""
+    texts = texts_of("fig27_bert_and_decoder")
+    return [[maps_of(name, text) for text in texts] for name in NAMES]
 
 
 def shares_of_places(runs, *, even=False):
@@ -1073,6 +1073,319 @@ def two_even(facts, said):
     return {"one": one, "two": two}
 
 
+# ------------------------------------------------------------------------- one next word of SmolLM2
+
+EIFFEL = "The Eiffel Tower is in the city of"
+SMOLLM2 = "SmolLM2-135M-Instruct (4-bit weights)"
+WHY = caption("fig31_explain", "The split changes no word.")
+
+
+def eiffel_ids():
+    """Return the ids of the text behind a start token."""
+    _, tokenizer = eager("smollm2")
+    return tokenizer.convert_tokens_to_ids("<|endoftext|>"), *encode("smollm2", EIFFEL)
+
+
+def lead(ids, mask=None):
+    """Return by how much the logit of “Paris” is ahead of that of “London” after a text."""
+    module, tokenizer = eager("smollm2")
+    paris, london = (tokenizer.encode(f" {word}")[0] for word in ("Paris", "London"))
+    logits = module(torch.tensor([ids]), attention_mask=mask, logits_to_keep=1).logits[0, -1]
+    return logits[paris].double() - logits[london].double()
+
+
+@gallery.kept
+def lead_here_and_alone():
+    """Return the lead in the text, and where each token reads only itself and the first."""
+    ids = eiffel_ids()
+    itself = torch.eye(len(ids), dtype=bool)
+    itself[:, 0] = True
+    mask = torch.zeros(1, 1, *itself.shape).masked_fill(~itself, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        return lead(ids).item(), lead(ids, mask).item()
+
+
+@gallery.kept
+def lost_if_deleted():
+    """Return what the lead loses without each word but the last, which reads the others."""
+    _, tokenizer = eager("smollm2")
+    ids, here, lost, start = eiffel_ids(), lead_here_and_alone()[0], {}, 1
+    for number, word in enumerate(EIFFEL.split()[:-1]):
+        size = len(tokenizer.encode(f" {word}" if number else word))
+        with torch.no_grad():
+            lost[word] = here - lead((*ids[:start], *ids[start + size :])).item()
+        start += size
+    assert start == len(ids) - 1
+    return lost
+
+
+def most_lost():
+    """Return the words whose deletion takes most, in order."""
+    lost = lost_if_deleted()
+    return sorted(lost, key=lambda word: -lost[word])
+
+
+@WHY.sentence("“<word:w>” makes SmolLM2 say “<said:w>” and not “<other:w>”")
+def why_title(facts, said):
+    """It is the most probable next token; without the word the other one is ahead."""
+    module, tokenizer = eager("smollm2")
+    word = most_lost()[0]
+    with torch.no_grad():
+        first = module(torch.tensor([eiffel_ids()])).logits[0, -1].argmax()
+    assert tokenizer.decode([first]).strip() == "Paris"
+    assert lost_if_deleted()[word] > lead_here_and_alone()[0] > 0
+    return {"word": word, "said": "Paris", "other": "London"}
+
+
+@WHY.sentence(
+    "The text is “<text:w>”, and the number is the logit of “<said:w>” minus that of “<other:w>”: "
+    "<here> in this text, and <alone> where each token reads only itself and the sink."
+)
+def why_lead(facts, said):
+    here, alone = lead_here_and_alone()
+    one = {"text": EIFFEL, "said": "Paris", "other": "London"}
+    return one | {"here": here, "alone": alone}
+
+
+@WHY.sentence(
+    "Each word is colored by what changing it takes away, the mean over separate runs of <ways> "
+    "kinds."
+)
+def why_colors(facts, said):
+    """The figure lists the kinds."""
+    text = gallery.description("fig31_explain")
+    (kinds,) = re.findall(r"separate runs, mean of ([a-z, -]+), each scaled", text)
+    assert "delete" in kinds.split(", ")
+    return {"ways": len(kinds.split(", "))}
+
+
+@WHY.sentence(
+    "One kind is to delete it: without “<word:w>” <lost> is lost, without “<second:w>” <less>, and "
+    "without each other word <rest> or less."
+)
+def why_deleted(facts, said):
+    lost, (first, second, third, *_) = lost_if_deleted(), most_lost()
+    one = {"word": first, "second": second, "lost": lost[first], "less": lost[second]}
+    return one | {"rest": lost[third]}
+
+
+@WHY.sentence("Its contributions over all paths sum to the difference of both numbers, <total>.")
+def why_total(facts, said):
+    """So they do in the figure."""
+    here, alone = lead_here_and_alone()
+    assert f"in logits, sum to {here - alone:.2f} (" in gallery.description("fig31_explain")
+    return {"total": here - alone}
+
+
+@gallery.FILES.sentence(
+    "Contributions over all paths, in logits, sum to <total> (completeness error <error>)."
+)
+def file_contributions(file, said):
+    """The caption of the page names the same sum, and is checked."""
+    assert file.stem == "fig31_explain"
+    (total,) = re.findall(r"both numbers, ([\d.]+)\.$", gallery.texts(file.stem)[1])
+    error = read_number(said["error"])[0]
+    assert error < gallery.NOISE
+    return {"total": float(total), "error": error}
+
+
+@gallery.FILES.sentence("Not measured: “<word:w>”, the same in both runs.")
+def file_unmeasured(file, said):
+    """It is the last word, which reads the others."""
+    assert file.stem == "fig31_explain"
+    return {"word": EIFFEL.split()[-1]}
+
+
+def of_file(stem, *words):
+    """Register sentences without slots of one file."""
+
+    def expect(file, said):
+        assert file.stem == stem
+        return {}
+
+    gallery.FILES.sentence(*words)(expect)
+
+
+of_file(
+    "fig31_explain",
+    "Colors: measured effect, the logits that are lost in separate runs, mean of knock-out, "
+    "delete, replace, each scaled to their mean deviation.",
+    "Compared with the same text, where every token may read only itself and special tokens.",
+    "Ρ: rank correlation (Spearman) with the measured effect, and its 95 % interval over words of "
+    "this text and over the words that replace them.",
+)
+
+# --------------------------------------------------------------------------- each head of SmolLM2
+
+WITHOUT = caption(
+    "fig32_ablate",
+    "A small effect does not say that a head does nothing: heads can stand in for each other.",
+)
+
+
+@gallery.kept
+def without_head(name):
+    """Return what the lead loses without a head, and what the gradient expects of that.
+
+    Its output has its mean over all tokens but the first at these tokens.
+    """
+    module, _ = eager("smollm2")
+    layer, head = map(int, name.split("."))
+    mixer, size = module.model.layers[layer].self_attn.o_proj, module.config.head_dim
+    columns, outputs = slice(head * size, (head + 1) * size), []
+
+    def keep(module, given):
+        outputs.append(given[0].detach().requires_grad_())
+        return (outputs[0],)
+
+    def replace(module, given):
+        changed = given[0].clone()
+        changed[:, 1:, columns] = changed[:, 1:, columns].mean(1, keepdim=True)
+        return (changed,)
+
+    with mixer.register_forward_pre_hook(keep), torch.enable_grad():
+        here = lead(eiffel_ids())
+        (gradient,) = torch.autograd.grad(here, outputs)
+    with mixer.register_forward_pre_hook(replace), torch.no_grad():
+        lost = here.item() - lead(eiffel_ids()).item()
+    (change,) = outputs[0].detach() - replace(mixer, outputs)[0].detach()
+    return lost, (gradient[0] * change).sum().item()
+
+
+def count_heads():
+    config = eager("smollm2")[0].config
+    return config.num_hidden_layers * config.num_attention_heads
+
+
+@WITHOUT.sentence("What “<word:w>” loses without each of the <count> heads of SmolLM2")
+def without_title(facts, said):
+    return {"word": "Paris", "count": count_heads()}
+
+
+@WITHOUT.sentence(
+    "The output of each head was replaced by its mean over the text, everything after it was "
+    "recomputed, and the logits of “<word:w>” and “<other:w>” were compared again: <count> runs "
+    "on “<text:w>”."
+)
+def without_runs(facts, said):
+    return {"word": "Paris", "other": "London", "count": count_heads(), "text": EIFFEL}
+
+
+@WITHOUT.sentence(
+    "Without head <first:h> “<word:w>” loses <most> of its lead, without head <second:h> <less>."
+)
+def without_heads(facts, said):
+    one = {"first": said["first"], "second": said["second"], "word": "Paris"}
+    most, less = (without_head(one[name])[0] for name in ("first", "second"))
+    assert most > less
+    return one | {"most": most, "less": less}
+
+
+@WITHOUT.sentence(
+    "The gradient estimates all effects from one run, without a guarantee: of head <head:h> it "
+    "expects only <expected>."
+)
+def without_gradient(facts, said):
+    lost, expected = without_head(said["head"])
+    assert lost > 2 * expected
+    return {"head": said["head"], "expected": expected}
+
+
+of_file(
+    "fig32_ablate",
+    "The output of the head is replaced by its mean over the text at all positions but the "
+    "attention sink; everything after it is recomputed.",
+    "Read with <|endoftext|> before it.",
+)
+
+# ---------------------------------------------------------------------------- all heads of SmolLM2
+
+ALL = caption(
+    "fig33_all_heads",
+    "Layers and heads count from 0.",
+    "Below is the clearest head of each kind.",
+    "A color is what a head does on this one sentence and not yet a role: that takes a corpus.",
+)
+CATS = "The cat saw the dog, and the dog saw the cat."
+
+
+@gallery.kept
+def kinds_of_heads():
+    """Return the rule that each head follows, (heads,), None without one."""
+    run = maps_of("smollm2", CATS)
+    return [found and found[0] for found in rules_of(run, run.weights)]
+
+
+@ALL.sentence(
+    "All <count> heads of SmolLM2 on one sentence",
+    "Maps of <count> heads would be too small to read, so each head is one cell, colored by what "
+    "it attends to.",
+)
+def all_count(facts, said):
+    return {"count": len(kinds_of_heads())}
+
+
+@ALL.sentence(
+    "On “<text:w>” <resting> heads rest on the first word: they give it much more of their weight "
+    "than evenly, whatever it says.",
+    "<late> of them are in the <half:first|second> half of the layers.",
+    "<previous> heads attend to the previous word, and <others> to words of no such kind.",
+)
+def all_kinds(facts, said):
+    kinds = kinds_of_heads()
+    one = {"text": CATS, "resting": kinds.count("first"), "half": "second"}
+    one |= {"late": kinds[len(kinds) // 2 :].count("first")}
+    one |= {"previous": kinds.count("previous"), "others": kinds.count(None)}
+    return {name: one[name] for name in said}
+
+
+of_file("fig33_all_heads", "Name a layer to see the maps of all its heads.")
+
+# ------------------------------------------------------------------------------------ the explorer
+
+PAGE = caption(
+    "fig34_explorer",
+    "Beside the plane are the strongest examples of one head.",
+    "The page also has typical examples, the plane in which queries and keys meet, the tokens "
+    "whose logits a head raises and lowers, and what next tokens lose without it.",
+    "It is one file and works offline.",
+)
+
+
+def count_sample():
+    """Return how many sentences come with attnviz."""
+    sample = files("attnviz").joinpath("analyses", "survey", "sample.txt")
+    return len(sample.read_text("utf-8").splitlines())
+
+
+@PAGE.sentence("One page shows what each of <heads> heads does")
+def page_title(facts, said):
+    return {"heads": count_heads()}
+
+
+@PAGE.sentence(
+    "A picture of the interactive page that “<command:w>” writes: each dot is a head of SmolLM2, "
+    "placed by two statistics over <texts> short sentences that come with attnviz, and colored by "
+    "its role, which half of the sentences suggest and the other half confirm."
+)
+def page_texts(facts, said):
+    return {"command": "attnviz explore --sample --model smollm2", "texts": count_sample()}
+
+
+@gallery.FILES.sentence("<texts> sentences, <model:*>.")
+def file_sentences(file, said):
+    assert file.stem == "fig34_explorer"
+    return {"texts": count_sample(), "model": SMOLLM2}
+
+
+gallery.TEXT_OF |= {
+    "fig31_explain": EIFFEL, "fig32_ablate": EIFFEL, "fig33_all_heads": CATS,
+}  # fmt: skip
+gallery.READ_BY |= {
+    "fig31_explain": f"{SMOLLM2} with <|endoftext|> before it", "fig32_ablate": SMOLLM2,
+    "fig33_all_heads": SMOLLM2,
+}  # fmt: skip
+
 # ------------------------------------------------------------------------------- files of SmolLM2
 
 
@@ -1086,7 +1399,7 @@ def file_texts(file, said):
         len(texts_of("fig26_decoder_senses", sense)) for sense in ("RIVER", "MONEY")
     )}  # fmt: skip
     texts = counts.get(file.stem) or len(texts_of(file.stem))
-    one = {"texts": texts, "words": PERIOD, "model": "SmolLM2-135M-Instruct (4-bit weights)"}
+    one = {"texts": texts, "words": PERIOD, "model": SMOLLM2}
     one |= {"what": "first word left out" if file.stem == "fig25_grouped_queries" else None}
     return {name: one[name] for name in said}
 

@@ -5,15 +5,27 @@ import re
 from importlib.resources import files
 
 import numpy as np
+import torch
 from scipy.stats import binomtest
 
 import attnviz
 from figures.sentences.cases import measured_again
 from figures.sentences.corpus import SURVEY
-from figures.sentences.facts import facts_of
-from figures.sentences.gallery import FILES, FRUITS, TECH, apples, caption, eager, kept, read
+from figures.sentences.facts import facts_of, spearman
+from figures.sentences.gallery import (
+    FILES,
+    FRUITS,
+    NOISE,
+    TECH,
+    TEXT_OF,
+    apples,
+    caption,
+    eager,
+    kept,
+    read,
+)  # fmt: skip
 from figures.sentences.reading import Pattern, read_number
-from figures.sentences.words import BEYOND, SENSES, Moved
+from figures.sentences.words import BEYOND, SENSES, SHIFT, Moved
 
 
 @kept
@@ -279,6 +291,129 @@ def rankings_rollout(model, said):
 def file_pulls(file, said):
     assert file.stem == "fig18_four_rankings"
     return {"word": "apple", "model": file.model.name}
+
+
+# ------------------------------------------------------------------------- a shift of one text
+
+GAP = caption("fig30_shift")
+BANK = "bank"
+
+
+@kept
+def shift_result(model):
+    return measured_again(facts_of(attnviz.shift(BANK, TEXT_OF["fig30_shift"], model=model)))
+
+
+@kept
+def gap(model):
+    """Return the gap between “bank” here and alone, the length of its vector, and the result.
+
+    The result only adds what the split gives; what masking takes is checked against its numbers.
+    """
+    run = read(model, TEXT_OF["fig30_shift"])
+    T, at = len(run.columns), run.columns.index(BANK)
+    ids = torch.tensor(model.tokenizer.convert_tokens_to_ids(run.columns))
+    masked = ids.repeat(T, 1).fill_diagonal_(model.tokenizer.mask_token_id)
+    itself = torch.eye(T, dtype=bool) | torch.tensor(run.special_columns)
+    hidden = torch.zeros(1, 1, T, T).masked_fill(~itself, torch.finfo(torch.float32).min)
+    with torch.no_grad():
+        alone = eager(model)(ids[None], attention_mask=hidden).last_hidden_state[0, at]
+        without = eager(model)(masked).last_hidden_state[:, at]
+    here = run.states[-1][at]
+    shift = here - alone.double()
+    takes = ((here - without.double()) @ shift / shift.norm()).numpy()
+    moved = Moved(shift_result(model))
+    assert moved.sources == [n for n in range(1, T - 1) if n != at]
+    np.testing.assert_allclose(np.array(moved.causal["mask"])[moved.sources],
+                               takes[moved.sources], atol=1e-3)  # fmt: skip
+    assert np.isclose(moved.total, shift.norm(), atol=1e-3)
+    return shift.norm().item(), here.norm().item(), takes, moved
+
+
+def first_two(model):
+    """Return the two words with most credit."""
+    moved = gap(model)[3]
+    return sorted(moved.sources, key=lambda n: -moved.credit[n])[:2]
+
+
+@GAP.sentence("“<word:w>” moves “<other:w>” <how:most|least>")
+def gap_title(model, said):
+    """It is the headline of the result: masking the word takes a quarter of its credit or more."""
+    whole, _, takes, moved = gap(model)
+    first, _ = first_two(model)
+    assert takes[first] > max(moved.credit[first] / 4, whole / 10)
+    assert takes[first] == max(takes[moved.sources])
+    return {"word": moved.names[first], "other": BANK, "how": "most"}
+
+
+@GAP.sentence("“<word:w>” enters the model as one vector in every sentence.")
+def gap_static(model, said):
+    """It is one token, whose vector is a row of the model's table."""
+    assert len(model.tokenizer(BANK, add_special_tokens=False).input_ids) == 1
+    return {"word": BANK}
+
+
+@GAP.sentence(
+    "The black path is that of “<word:w>” in “<text:w>”, the gray one that of “<again:w>” alone, "
+    "where every token reads only itself and special tokens."
+)
+def gap_paths(model, said):
+    return {"word": BANK, "text": TEXT_OF["fig30_shift"], "again": BANK}
+
+
+@GAP.sentence("Where they end, the gap between them is <far> of the length of the vector.")
+def gap_length(model, said):
+    whole, length, _, _ = gap(model)
+    return {"far": whole / length}
+
+
+@GAP.sentence(
+    "The bricks split this gap over all words, layers and heads: “<word:w>” adds <credit>, the "
+    "next word, “<second:w>”, <less>, and all parts sum to the gap up to <error>."
+)
+def gap_bricks(model, said):
+    whole, _, _, moved = gap(model)
+    first, second = first_two(model)
+    assert float(said["error"]) < NOISE
+    assert abs(np.nansum(moved.credit) - whole) < NOISE * whole
+    return {
+        "word": moved.names[first], "credit": moved.credit[first] / whole,
+        "second": moved.names[second], "less": moved.credit[second] / whole,
+        "error": float(said["error"]),
+    }  # fmt: skip
+
+
+@GAP.sentence(
+    "A split changes no word, so each other word was also masked in a separate run (the lines "
+    "beside the bricks): masking “<word:w>” takes <lost> of the gap away, masking “<second:w>” "
+    "<less>."
+)
+def gap_masked(model, said):
+    whole, _, takes, moved = gap(model)
+    first, second = first_two(model)
+    one = {"word": moved.names[first], "second": moved.names[second]}
+    return one | {"lost": takes[first] / whole, "less": takes[second] / whole}
+
+
+@GAP.sentence("Split and effects need not agree: here their rank correlation is <rho>.")
+def gap_rho(model, said):
+    _, _, takes, moved = gap(model)
+    return {"rho": spearman(moved.credit[moved.sources], takes[moved.sources])}
+
+
+of_result(SHIFT, "fig30_shift", shift_result)
+
+
+@FILES.sentence(
+    "Bricks: contributions over all paths, shares of the way, which is <way> units of the hidden "
+    "state (completeness error <error>)."
+)
+def file_bricks(file, said):
+    """The error is that of the machine that drew it, so it only must be rounding."""
+    assert file.stem == "fig30_shift"
+    error = read_number(said["error"])[0]
+    assert error < NOISE
+    return {"way": gap(file.model)[0], "error": error}
 
 
 # ---------------------------------------------------------------------------------------- survey
