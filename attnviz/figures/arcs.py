@@ -208,36 +208,26 @@ class Names:
         """The height of the words and what is below them."""
         return max(self.feet)
 
-    def draw(self, canvas: Axes, bottom: float, ax: Axes, places: Sequence[float]) -> None:
-        """Write the words above a map that begins at the bottom.
-
-        ax, places : the axes of the map, and the middles of its columns there.
-        """
-        high = line_height(self.points)
-        if self.form != "line":  # the words are the labels of the axes
-            turned = self.form == "upright"
-            ticks = ax.set_xticks(places, self.sentence.words, fontsize=self.points)
-            how: dict[str, Any] = {"ha": "center", "va": "baseline", "parse_math": False}
-            if turned:
-                how |= {"ha": "left", "va": "center", "rotation": 90, "rotation_mode": "anchor"}
-            for n, tick in enumerate(ticks):
-                tick.label2.set(**how, **self.sentence.look(n))
-            ax.xaxis.tick_top()
-            pad = 0.8 * MM + (0.0 if turned else 0.28 * high)
-            ax.tick_params(axis="x", length=0, pad=72 * pad)
-            return
-        paths = []  # a hair line leads each word to its column
-        for n, (x, column) in enumerate(zip(self.middles, self.columns, strict=True)):
-            points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
-            paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
+    def draw(self, canvas: Axes, bottom: float) -> None:
+        """Write the words above a map that begins at the bottom."""
+        high, dy, turn = line_height(self.points), 0.8 * MM, 0
+        if self.form == "line":  # a hair line leads each word to its column
+            paths, dy = [], 5 * MM
+            for x, column in zip(self.middles, self.columns, strict=True):
+                points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
+                paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
+            claimed = [n in self.sentence.claimed for n in range(len(paths))]
+            colors = [theme().ink if one else theme().faint for one in claimed]
+            lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
+            canvas.add_collection(lines, autolim=False)
+        how: dict[str, Any] = {"ha": "center", "va": "baseline"}
+        if self.form == "upright":
+            how, high, turn = {"ha": "left", "va": "center"}, 0.0, 90
+        for n, (word, x) in enumerate(zip(self.sentence.words, self.middles, strict=True)):
             canvas.text(
-                x, bottom - 5 * MM - 0.28 * high, self.sentence.words[n], fontsize=self.points,
-                ha="center", va="baseline", **self.sentence.look(n),
+                x, bottom - dy - 0.28 * high, word, fontsize=self.points, rotation=turn,
+                rotation_mode="anchor", **how, **self.sentence.look(n),
             )  # fmt: skip
-        claimed = [n in self.sentence.claimed for n in range(len(paths))]
-        colors = [theme().ink if one else theme().faint for one in claimed]
-        lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
-        canvas.add_collection(lines, autolim=False)
 
 
 @dataclass(frozen=True)
