@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from wordnet_pairs import DATA, PAIRS, other_words, similarity
 
 import attnviz
-from attnviz.analyses.senses.compute import mean_of_others, word_pieces
+from attnviz.analyses.senses.compute import word_pieces
 from attnviz.analyses.senses.sentences import Sentence
 from attnviz.capture.capture import capture, hidden_states
 from attnviz.errors import ModelError
@@ -284,7 +284,9 @@ class WordVectors:
             for n, (axis, rows) in enumerate(zip(batch.axes["text"], pieces, strict=True)):
                 states.append(hidden[:, n, rows].mean(1))
                 static.append(embedded[n, rows].mean(0))
-                others.append(mean_of_others(embedded[n], axis, rows))
+                beside = [i for i, no in enumerate(axis.special) if not no and i not in rows]
+                vectors = embedded[n]
+                others.append(vectors[beside].mean(0) if beside else 0 * vectors[0])
             if heads:
                 captures = capture(model.module, batch.inputs, batch.axes)
                 for captured, rows in zip(captures, pieces, strict=True):

@@ -179,7 +179,7 @@ def test_the_families_of_heads_are_named_as_in_the_figure(saved, open_page, mode
     maps = attnviz.head_maps(model.attend(TEXT))
     family, share = attnviz.heads.head_families(maps)[2]
     assert family.family == "previous"
-    assert "previous word" in tip
+    assert "Words look at the word before them" in tip
     with page.expect_download() as started:
         page.locator("[data-control='save-svg']").click()
     assert f"previous {share:.0%}" in started.value.path().read_text("utf-8")

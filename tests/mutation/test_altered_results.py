@@ -172,7 +172,7 @@ def test_a_file_without_digests_is_not_verified(kind, saved, tmp_path):
     ids=str,
 )
 def test_what_cannot_apply_to_a_result_is_refused(option, saved):
-    with pytest.raises(attnviz.InputError, match=f"leave {next(iter(option))} out"):
+    with pytest.raises(attnviz.InputError, match=f"{next(iter(option))} cannot be used"):
         attnviz.verify(attnviz.load_result(saved), **option)
 
 

@@ -216,7 +216,7 @@ WRONG = {
     "a corpus": (lambda r: attnviz.survey(3), "A corpus is a file or a list of texts, not 3"),
     "no corpus": (
         lambda r: attnviz.explore(None),
-        "A corpus is a file or a list of texts, not None",
+        "There is no corpus",
     ),
     "a name": (lambda r: attnviz.architectures(3), "Names of architectures are strings"),
 }

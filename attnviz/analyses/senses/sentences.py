@@ -11,7 +11,6 @@ from importlib.resources import files
 import regex
 
 from attnviz.errors import InputError, did_you_mean, expect_words
-from attnviz.results.text import shortened
 
 Span = tuple[int, int]
 
@@ -108,7 +107,7 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
     sentences: dict[str, Sentence] = {}
     for sense, texts in senses.items():
         for number, text in enumerate(_texts(sense, texts), start=1):
-            shown = repr(shortened(text, 60))
+            shown = repr(text if len(text) <= 60 else text[:59] + "…")
             if text in sentences and sentences[text].sense != sense:
                 raise InputError(
                     f"{shown} is listed under {sentences[text].sense!r} and {sense!r}. Remove one."

@@ -215,9 +215,9 @@ def test_probes_are_found_by_name(tmp_path, capsys):
         find_probes("")
     with pytest.raises(InputError, match="must be a name"):
         find_probes(5)
-    with pytest.raises(InputError, match="either texts or a probe"):
+    with pytest.raises(InputError, match="Give one of these: texts"):
         attnviz.survey(["a text"], probe="sink")
-    with pytest.raises(InputError, match="either texts or a probe"):
+    with pytest.raises(InputError, match="Give one of these: texts"):
         attnviz.survey()
     folder = str(tmp_path / "survey")
     for arguments in (["survey", "-o", folder], ["survey", "x.txt", "--probe", "sink"],

@@ -146,7 +146,7 @@ def heads(options: dict[str, Any]) -> Any:
     result = _read(options, **extra).stack(options["stack"])
     choices = {"layer": layer, "words": options["words"], "special": options["special"]}
     _write(options, "heads.png", lambda: attnviz.head_maps(result, **choices),
-           lambda: attnviz.plot.heads(result, width=options["width"], **choices))  # fmt: skip
+           lambda: attnviz.plot.heads(result, width=options["width"] or 183, **choices))  # fmt: skip
     return result
 
 
@@ -159,7 +159,7 @@ def steps(options: dict[str, Any]) -> Any:
         options,
         "steps.png",
         lambda: head_steps,
-        lambda: attnviz.plot.steps(head_steps, width=options["width"]),
+        lambda: attnviz.plot.steps(head_steps, width=options["width"] or 183),
     )
     return result
 
@@ -190,7 +190,7 @@ def senses(options: dict[str, Any]) -> Any:
         options["word"], _by_name(options["sentences"]), model=_load(options), raw=options["raw"]
     )
     _write(options, "senses.png", lambda: result,
-           lambda: attnviz.plot.senses(result, width=options["width"]))  # fmt: skip
+           lambda: attnviz.plot.senses(result, width=options["width"] or 183))  # fmt: skip
     return result
 
 
@@ -203,7 +203,7 @@ def shift(options: dict[str, Any]) -> Any:
         options["word"], options["text"], toward=toward, model=_load(options), **choices
     )
     _write(options, "shift.png", lambda: result,
-           lambda: attnviz.plot.shift(result, width=options["width"]))  # fmt: skip
+           lambda: attnviz.plot.shift(result, width=options["width"] or 183))  # fmt: skip
     return result
 
 
@@ -223,7 +223,10 @@ def example(options: dict[str, Any]) -> Any:
     """Replay a worked example."""
     worked = attnviz.example(options["name"], file=options["file"])
     _write(
-        options, None, lambda: worked, lambda: attnviz.plot.example(worked, width=options["width"])
+        options,
+        None,
+        lambda: worked,
+        lambda: attnviz.plot.example(worked, width=options["width"] or 183),
     )
     return None
 
