@@ -169,12 +169,10 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, 
     _, contributions = result.contributions
     for label in ("cash", "full"):
         index = result.words.index(label)
-        numbers = result.share(result.effect[index]), result.share(contributions[index])
+        numbers = result.share(result.tested[index]), result.share(contributions[index])
         word = moved.get_by_role("listitem").filter(has_text=label)
         word.hover()
-        numbered = (
-            "{}: lost by changing it (mean) {:.2f} of the way, read from it {:.2f} of the way"
-        )
+        numbered = "{}: lost by masking it {:.2f} of the way, read from it {:.2f} of the way"
         expect(moved.locator("output")).to_have_text(numbered.format(label, *numbers))
         expect(word).to_have_attribute("title", moved.locator("output").inner_text())
         heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("first", "second")]
@@ -182,9 +180,9 @@ def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, 
     for theme, color in (("light", "rgb(217, 114, 15)"), ("dark", "rgb(240, 160, 75)")):
         shown.emulate_media(color_scheme=theme)
         expect(word.locator(".first")).to_have_css("background-color", color)
-    most = int(result.effect.nan_to_num().abs().argmax())
+    most = int(result.tested.nan_to_num().abs().argmax())
     strongest = moved.get_by_role("listitem").filter(has_text=result.names[most])
-    expect(strongest).to_have_text(f"{result.names[most]}{result.share(result.effect[most]):.2f}")
+    expect(strongest).to_have_text(f"{result.names[most]}{result.share(result.tested[most]):.2f}")
     shown.mouse.move(2, 2)
     expect(moved.locator("output")).to_have_text("Point at a word for its numbers.")
 

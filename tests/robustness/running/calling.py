@@ -38,6 +38,11 @@ def call(arguments: Sequence[str], called: str) -> int:
     return 0 if getattr(agreement, "verdict", "verified") == "verified" else 5
 
 
+def _width(options: dict[str, Any]) -> float:
+    """Return the width of a figure that is no heatmap of one head."""
+    return options["width"] or 183
+
+
 def print_message(message: str) -> None:
     """Print a message of attnviz unchanged: it must be a single printable line."""
     print(f"attnviz: {message}", file=sys.stderr)
@@ -146,7 +151,7 @@ def heads(options: dict[str, Any]) -> Any:
     result = _read(options, **extra).stack(options["stack"])
     choices = {"layer": layer, "words": options["words"], "special": options["special"]}
     _write(options, "heads.png", lambda: attnviz.head_maps(result, **choices),
-           lambda: attnviz.plot.heads(result, width=options["width"] or 183, **choices))  # fmt: skip
+           lambda: attnviz.plot.heads(result, width=_width(options), **choices))  # fmt: skip
     return result
 
 
@@ -159,7 +164,7 @@ def steps(options: dict[str, Any]) -> Any:
         options,
         "steps.png",
         lambda: head_steps,
-        lambda: attnviz.plot.steps(head_steps, width=options["width"] or 183),
+        lambda: attnviz.plot.steps(head_steps, width=_width(options)),
     )
     return result
 
@@ -190,7 +195,7 @@ def senses(options: dict[str, Any]) -> Any:
         options["word"], _by_name(options["sentences"]), model=_load(options), raw=options["raw"]
     )
     _write(options, "senses.png", lambda: result,
-           lambda: attnviz.plot.senses(result, width=options["width"] or 183))  # fmt: skip
+           lambda: attnviz.plot.senses(result, width=_width(options)))  # fmt: skip
     return result
 
 
@@ -203,7 +208,7 @@ def shift(options: dict[str, Any]) -> Any:
         options["word"], options["text"], toward=toward, model=_load(options), **choices
     )
     _write(options, "shift.png", lambda: result,
-           lambda: attnviz.plot.shift(result, width=options["width"] or 183))  # fmt: skip
+           lambda: attnviz.plot.shift(result, width=_width(options)))  # fmt: skip
     return result
 
 
@@ -226,7 +231,7 @@ def example(options: dict[str, Any]) -> Any:
         options,
         None,
         lambda: worked,
-        lambda: attnviz.plot.example(worked, width=options["width"] or 183),
+        lambda: attnviz.plot.example(worked, width=_width(options)),
     )
     return None
 
