@@ -1,12 +1,13 @@
 """“{cause}” moves “bank” most
 
-“bank” enters the model as one vector in every sentence. In “{text}” it ends elsewhere than alone.
-What moved it there? Every other word was changed in separate runs, in {ways} ways each: masked,
-replaced, knocked out, deleted. Changing “{cause}” takes {lost:.0%} of the shift away, changing the
-next word, “{second}”, {less:.0%}. Beside these effects stands a split of the shift over all words,
-layers and heads. It credits “{cause}” with {credit:.0%}, and its parts sum to the shift up to
-{error:.0e}. Effects and split are told apart because they need not agree: their rank correlation is
-{low:.2f} to {high:.2f}, depending on the change.
+“bank” enters the model as one vector in every sentence. The black path is that of “bank” in
+“{text}”, the gray one that of “bank” alone, where every token reads only itself and special tokens.
+Where they end, the gap between them is {far:.0%} of the length of the vector. The bricks split this
+gap over all words, layers and heads: “{cause}” adds {credit:.0%}, the next word, “{second}”,
+{less:.0%}, and all parts sum to the gap up to {error:.0e}. A split changes no word, so each other
+word was also masked in a separate run (the lines beside the bricks): masking “{cause}” takes
+{lost:.0%} of the gap away, masking “{second}” {lost_too:.0%}. Split and effects need not agree:
+here their rank correlation is {rho:.2f}.
 """
 
 import attnviz
@@ -14,11 +15,12 @@ import attnviz
 text = "We sat on the bank of the river."
 moved = attnviz.shift("bank", text)
 
-effects, credits = moved.shares(moved.effect), moved.shares(moved.credit)
-first, after = sorted(moved.sources, key=lambda index: -effects[index])[:2]
-cause, lost, credit = moved.names[first], effects[first], credits[first]
-second, less = moved.names[after], effects[after]
-ways, error = len(moved.causal), moved.decomposition.credit_error
-low, *_, high = sorted(moved.rank_correlations.values())
+credits, takes = moved.shares(moved.credit), moved.shares(moved.causal["mask"])
+first, after = sorted(moved.sources, key=lambda index: -credits[index])[:2]
+cause, credit, lost = moved.names[first], credits[first], takes[first]
+second, less, lost_too = moved.names[after], credits[after], takes[after]
+far, error = moved.decomposition.total / moved.size, moved.decomposition.credit_error
+rho = moved.rank_correlations["mask"]
+assert moved.headline == f"“{cause}” moves “bank” most"  # because masking it confirms that
 
 fig = attnviz.plot.shift(moved)

@@ -2,10 +2,10 @@
 
 The text is “{text}”, and the number is the logit of “Paris” minus that of “London”: {here:.1f} in
 this text, and {alone:.1f} where each token reads only itself and the sink. Each word is colored by
-what changing it takes away in separate runs: “{cause}” {effect:.1f}, and “{second}” {less:.1f}. The
-split of the difference over all words changes none of them. It credits “{cause}” with {credit:.1f}.
-The rank correlation of the split with the effects is {rho:.2f} here; with {words} words its
-interval is wide ({low:.2f} to {high:.2f}).
+what changing it takes away, the mean over separate runs of {ways} kinds. One kind is to delete it:
+without “{cause}” {lost:.1f} is lost, without “{second}” {less:.1f}, and without each other word
+{rest:.1f} or less. The split changes no word. Its contributions over all paths sum to the
+difference of both numbers, {total:.2f}.
 """
 
 import attnviz
@@ -13,11 +13,12 @@ import attnviz
 text = "The Eiffel Tower is in the city of"
 why = attnviz.explain(text, target="Paris", against="London", model="smollm2")
 
-effects, credits = why.effect.tolist(), why.credit.tolist()
-first, after = sorted(why.sources, key=lambda index: -effects[index])[:2]
-cause, effect, credit = why.names[first], effects[first], credits[first]
-second, less, words = why.names[after], effects[after], len(why.sources)
-here, alone = why.value, why.baseline
-rho, low, high = why.rank_correlations["split"]
+deleted = why.causal["delete"].tolist()
+first, after, third = sorted(why.sources, key=lambda index: -deleted[index])[:3]
+cause, second = why.names[first], why.names[after]
+lost, less, rest = deleted[first], deleted[after], deleted[third]
+here, alone, total, ways = why.value, why.baseline, why.value - why.baseline, len(why.causal)
+assert first == max(why.sources, key=lambda index: why.effect[index])
+assert lost > here  # so that “London” is ahead without the word
 
 fig = attnviz.plot.explain(why)

@@ -2,10 +2,10 @@
 
 A picture of the interactive page that “attnviz explore --sample --model smollm2” writes: each dot
 is a head of SmolLM2, placed by two statistics over {texts} short sentences that come with attnviz,
-and colored by its role. {named} heads have a role that half of the sentences suggest and the other
-half confirm. Beside the plane are the strongest examples of one head. The page also has typical
-examples, the plane in which queries and keys meet, the tokens whose logits a head raises and
-lowers, and what next tokens lose without it. It is one file and works offline.
+and colored by its role, which half of the sentences suggest and the other half confirm. Beside the
+plane are the strongest examples of one head. The page also has typical examples, the plane in which
+queries and keys meet, the tokens whose logits a head raises and lowers, and what next tokens lose
+without it. It is one file and works offline.
 """
 
 from pathlib import Path
@@ -17,8 +17,7 @@ from screenshot import screenshot
 import attnviz
 
 explored = attnviz.explore(sample=True, model="smollm2")
-survey = explored.survey
-heads, texts, named = len(survey.heads), survey.texts, sum(map(bool, survey.roles))
+heads, texts = len(explored.survey.heads), explored.survey.texts
 with TemporaryDirectory() as folder:
     explored.page().save(page := Path(folder, "heads.html"))
     picture = plt.imread(screenshot(page, scale=2))
