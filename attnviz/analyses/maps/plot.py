@@ -1231,7 +1231,7 @@ def draw_head_grid(
         if one_layer:
             label(x, y - 0.04, titles[number], color=theme().muted)
         if any(names) and one_layer:
-            label(x + wide, y - 0.04, names[number], color=theme().claim, ha="right")
+            label(x + wide, y - 0.04, names[number], color=theme().muted, ha="right")
         elif any(names):
             label(x, y - 0.03, names[number], color=theme().muted)
     bottom = top + height + (GAP if one_layer else style.AXIS_ROOM + 0.04)
