@@ -36,7 +36,7 @@ _OF_LOAD = "device_map offload_folder processor special_tokens target_tokenizer 
     "plot.heatmap",
     "heatmap.png",
     f"find {_MAP}",
-    without="annot ax caption cbar cbar_ax cmap heads norm overview title vmax vmin width",
+    without="annot ax caption cbar cbar_ax cmap figsize heads norm overview title vmax vmin width",
 )
 def heatmap(call: Call) -> int:
     """Draw the attention map of one head, with an overview of all heads.

@@ -500,6 +500,7 @@ CALLS: dict[str, Call] = {
             "annot": False,
             "cbar": False,
             "cbar_ax": AXES,
+            "figsize": (4, 3),
             "title": "a title",
         },
         {

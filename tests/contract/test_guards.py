@@ -78,7 +78,7 @@ OBJECTS = {
     "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "cbar_ax", "agreement", "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",
     "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder",
-    "name_or_path_or_model",
+    "name_or_path_or_model", "figsize",
 }  # fmt: skip
 
 

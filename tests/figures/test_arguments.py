@@ -48,6 +48,7 @@ WRONG = {
     "figure": ["fig.png", 3],
     "context": ["slides", 3],
     "scale": ["large", 0],
+    "figsize": [4, ("a", 1), ()],
 }
 # Results that take long: instances without numbers, which no wrong argument lets a figure read.
 BLANK = {

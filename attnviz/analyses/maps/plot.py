@@ -93,6 +93,7 @@ def heatmap(
     cbar: bool = True,
     cbar_ax: Axes | None = None,
     title: str | None = None,
+    figsize: tuple[float, float] | None = None,
     **pcolormesh: Any,
 ) -> Axes | list[Axes]:
     """Draw the attention map of one head, or the mean map of several heads or layers.
@@ -155,10 +156,10 @@ def heatmap(
         The axes of the color bar.
     title : str, optional
         The title, by default what the map shows.
+    figsize : (float, float), optional
+        The size in inches; only the width counts, in place of `width`.
     **pcolormesh
-        For `Axes.pcolormesh`, which draws the cells, or words of seaborn: `fmt` and `annot_kws` of
-        the numbers, `cbar_kws` of the color bar, `square`, and `figsize`, of which the width
-        counts.
+        For `Axes.pcolormesh`, or seaborn's `fmt`, `annot_kws`, `cbar_kws` and `square`.
 
     Returns
     -------
@@ -176,8 +177,7 @@ def heatmap(
     >>> result = attnviz.attend("the train left the station on time")
     >>> axes = attnviz.plot.heatmap(result, layer=2, head=8, special="remove", width=120)
     """
-    if (size := pcolormesh.pop("figsize", None)) is not None:  # in inches
-        width = size[0] / MM
+    width = width if figsize is None else figsize[0] / MM
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
     part: dict[str, Any] = {"words": words, "special": special, "rows": rows, "columns": columns}
     if heads is not None:
