@@ -263,9 +263,7 @@ def _with_confirmations(
         left_out = [one.role in others for one in heads.statistics]
         excess = np.where(left_out, np.nan, totals.excess)
         roles = assign_roles(excess, totals.p_held_out, heads.statistics)
-        confirmed, check = confirm(
-            model, group.probes, group.texts, result.heads, roles, seed=heads.seed
-        )
+        confirmed, check = confirm(model, group, result.heads, roles, heads.seed)
         confirmations += confirmed
         checks += [] if check is None else [check]
     report = replace(result.agreement, digest=None, analysis=tuple(checks))  # it is bound anew
