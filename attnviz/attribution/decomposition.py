@@ -156,9 +156,6 @@ def credits(
     return sum(mode.opened, torch.cat(from_start))
 
 
-# --- the residual stream of one run
-
-
 @dataclass(frozen=True, eq=False)
 class ResidualStream(Savable):
     """What was added to the residual stream of one position, from its static vector to the end.

@@ -1,9 +1,4 @@
-"""Change words of a text, or heads of a run, and measure the effect.
-
-`intervene` is the experiment on words, `HeadRun.without` that on heads: they are ablated, patched,
-or cannot read some tokens. What replaces the outputs of heads, in which sets, and what is measured
-of the output is left to its callers.
-"""
+"""Change words of a text (`intervene`), or heads of a run (`HeadRun`), and measure the effect."""
 
 from __future__ import annotations
 

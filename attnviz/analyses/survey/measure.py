@@ -1,8 +1,4 @@
-"""Measure the heads of a model on texts, images or sounds, beside what chance gives.
-
-The statistics of `attnviz.heads` are measured on the text as the model reads it, on its tokens in
-another order, on even weights, and on weights whose keys are shuffled.
-"""
+"""Measure the heads of a model on texts, images or sounds, beside what chance gives."""
 
 from __future__ import annotations
 
@@ -290,10 +286,7 @@ def key_order(
 
 
 def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
-    """Return a result with the attentions to measure: those with a softmax, or the linear ones.
-
-    InputError: there is no such stack, or it is one of several with a softmax.
-    """
+    """Return a result with what to measure: attentions with a softmax, or the linear ones."""
     softmax = [record for record in result.records if not record.signed]
     if stack is None:
         return softmax_only(result) if softmax else result
@@ -327,10 +320,7 @@ class _SignedWeights:
 
 @dataclass(frozen=True, eq=False)
 class SignedHeadStatistics(HeadStatistics):
-    """Measures the heads of linear attention, from the whole matrices of one text after the other.
-
-    Nothing is compared: the model returns no weights. The sample of the survey is verified.
-    """
+    """Measures the heads of linear attention on whole matrices, which are compared with none."""
 
     statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
     one_by_one: ClassVar[bool] = True  # without padding
@@ -362,9 +352,6 @@ class SignedHeadStatistics(HeadStatistics):
             M = matrix.to(self.checkpoint.device)
             shares = row_shares(M) * M.sign()
             on_attention(_SignedWeights(shares, record.visible is not None))
-
-
-# --- images and sounds
 
 
 class MediaHeads(HeadStatistics):
