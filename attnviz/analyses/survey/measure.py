@@ -34,11 +34,7 @@ OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], Non
 
 @dataclass(frozen=True, eq=False)
 class TextStatistics:
-    """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`.
-
-    Differences are those from the statistics of the model's own weights, as shares of the largest
-    possible value; NaN if the model does not return them.
-    """
+    """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`."""
 
     numbers: tuple[int, ...]  # of the texts in their corpus
     tokens: tuple[int, ...]  # how many each text has
@@ -46,7 +42,8 @@ class TextStatistics:
     shuffled: Tensor  # of the tokens in another order, special tokens in place
     even: Tensor  # of uniform weights over the keys that each query may read, with the same sum
     shuffled_keys: Tensor  # of each query in a random order of these keys, the same in all heads
-    differences: Tensor  # the largest on the compared texts, (K,)
+    # The largest from those of the model's own weights, as shares of the most; NaN without, (K,).
+    differences: Tensor
     compared: int  # the number of compared texts
 
 
@@ -54,18 +51,17 @@ class _Measure:
     """Measures attentions of N texts or of one medium, and what chance gives in their place.
 
     queries : of the texts, and of their tokens in another order if there are twice as many.
-    numbers, seed : of the texts and of the shuffles. keys : by default the queries.
+    numbers : of the texts. keys : by default the queries.
     """
 
     def __init__(
         self,
-        statistics: Sequence[Statistic],
+        heads: HeadStatistics,
         numbers: Sequence[int],
-        seed: int,
         queries: Positions,
-        keys: Positions | None = None,
+        keys: Positions | None,
     ) -> None:
-        self._numbers, self._seed = numbers, seed
+        self._numbers, self._seed, statistics = numbers, heads.seed, heads.statistics
         self._of_all, self._of_texts, self._of_first = (
             WeightStatistics(queries[:count], statistics, keys)
             for count in (len(queries.ids), len(numbers), 1)
@@ -195,8 +191,7 @@ class HeadStatistics:
 
         def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
             if (queries, keys) not in measures:
-                measure = _Measure(self.statistics, numbers, self.seed, queries, keys)
-                measures[queries, keys] = measure
+                measures[queries, keys] = _Measure(self, numbers, queries, keys)
             layers.append(measures[queries, keys](attention))
 
         self.run(texts, add, shuffled=True)

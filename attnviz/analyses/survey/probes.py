@@ -289,12 +289,8 @@ def confirm(
 ) -> tuple[tuple[Confirmation, ...], AnalysisCheck | None]:
     """Ablate the heads that have the role of each probe, and random sets of heads beside them.
 
-    A random set has as many heads in each layer and none that is named. A role is confirmed if the
-    answers of the probe lose log-probability without the named heads, and more than without any of
-    twenty random sets, and if the model gives one of ten answers or more, beyond chance where it
-    has a choice. Heads get their mean output over all texts; those that rest on the first token
-    only lose their attention to it. Also compares the answers' numbers with those of the model as
-    loaded.
+    Heads get their mean output over all texts; those that rest on the first token only lose their
+    attention to it. Also compares the answers' numbers with those of the model as loaded.
     """
     reason = ""
     if unembedding_of(model.module) is None:

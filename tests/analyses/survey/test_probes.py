@@ -13,7 +13,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.analyses.survey.plot import _title
-from attnviz.analyses.survey.probes import PROBES, TEXTS, ProbeGroup, _draw_sets, confirm, find_probes
+from attnviz.analyses.survey.probes import (
+    PROBES,
+    TEXTS,
+    ProbeGroup,
+    _draw_sets,
+    confirm,
+    find_probes,
+)
 from attnviz.app import run
 from attnviz.errors import InputError
 
