@@ -1,10 +1,8 @@
 """What heads attend to: one table of statistics, of texts, images, sounds and signed weights.
 
-They are measured on what a model reads, on its tokens in another order, and on even weights. Each
-statistic is declared once; surveys, comparisons, titles, tables and figures read the declaration.
-Most statistics are linear in the weights: the weight on the previous token is ⟨W, M⟩ with a table M
-(T, T) that selects weights, divided by the number of rows that select any. One matrix product of
-the weights with all tables gives all linear statistics.
+Most are linear in the weights: the weight on the previous token is ⟨W, M⟩ with a table M (T, T)
+that selects weights, divided by the number of rows that select any. One matrix product of the
+weights with all tables gives all linear statistics.
 """
 
 from __future__ import annotations
@@ -28,9 +26,6 @@ from attnviz.results.axis import find_words
 _BLOCK_WEIGHTS = {"cpu": 2**18, "cuda": 2**23}  # of one head, in the rows processed at once
 _LEAST = 0.25, 0.5  # weight beyond even weights: of other rules, and of a head that rests
 _NEAR = 0.1 + 1e-6  # seconds
-
-
-# --- what queries and keys are
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +162,6 @@ class Pairs:
         """How far the key is, in patches or in seconds, (N, R, n)."""
         distance: Tensor = torch.linalg.vector_norm(self.away, dim=-1)
         return distance
-
-
-# --- the table
 
 
 @dataclass(frozen=True)
@@ -402,14 +394,8 @@ def followed_rules(
     return [*map(int, found)]
 
 
-# --- their values
-
-
 class WeightStatistics:
-    """Computes the statistics of any weights on a batch of texts, block of rows by block.
-
-    Those of an image, of a sound, or between two sequences are one block.
-    """
+    """Computes the statistics of any weights on a batch of texts, block of rows by block."""
 
     def __init__(
         self,
@@ -427,7 +413,7 @@ class WeightStatistics:
         self.rows = queries.counted.float()  # those that count, (N, T)
         N, T = queries.ids.shape
         most = _BLOCK_WEIGHTS.get(queries.ids.device.type, _BLOCK_WEIGHTS["cuda"])
-        self._whole = keys is not None or queries.places is not None
+        self._whole = keys is not None or queries.places is not None  # one block
         step = T if self._whole else max(1, most // (N * T))
         self.blocks = [slice(start, min(start + step, T)) for start in range(0, T, step)]
         self._cached: tuple[Pairs, Tensor, Tensor] | None = None
@@ -650,10 +636,7 @@ def family_keys(maps: Maps) -> list[Tensor]:
 
 
 def where_heads_look(maps: Maps) -> list[tuple[str, float]] | None:
-    """Return what each head attends to, with its mean weight: its family, or other words.
-
-    Other words are those of no family. None if the maps are not of the words of a text.
-    """
+    """Return the family of each head, or other words, with its mean weight; None of no text."""
     words, _ = maps.is_word
     weights = maps.shares.flatten(0, 1).float()
     families = head_families(maps)

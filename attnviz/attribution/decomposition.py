@@ -13,6 +13,7 @@ from torch.nn.functional import linear
 from attnviz.attribution import tracing
 from attnviz.attribution.deeplift import DeepLift, multipliers
 from attnviz.attribution.target import Places, Readout, base_of, token_ids
+from attnviz.attribution.tracing import Elementwise
 from attnviz.results.base import Savable
 
 _TINY = 1e-30
@@ -156,9 +157,6 @@ def credits(
     return sum(mode.opened, torch.cat(from_start))
 
 
-# --- the residual stream of one run
-
-
 @dataclass(frozen=True, eq=False)
 class ResidualStream(Savable):
     """What was added to the residual stream of one position, from its static vector to the end.
@@ -243,9 +241,7 @@ class FrozenNonlinearities(tracing.AttentionTracer):
         self._activated: list[Tensor] = []
         self._mixed: list[Tensor] = []
 
-    def softmax(
-        self, original: tracing.Elementwise, scores: Tensor, options: Mapping[str, Any]
-    ) -> Tensor:
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the weights, frozen."""
         return original(scores.detach())
 
@@ -291,7 +287,7 @@ class FrozenNonlinearities(tracing.AttentionTracer):
                 return self.add_bias(x, constant)
         return func(*args, **kwargs)
 
-    def gated(self, f: tracing.Elementwise, x: Tensor) -> Tensor:
+    def gated(self, f: Elementwise, x: Tensor) -> Tensor:
         """Return f(x) as x times a frozen gate."""
         with torch.no_grad():
             gate = torch.where(x == 0, 0.5, f(x) / torch.where(x == 0, 1.0, x))

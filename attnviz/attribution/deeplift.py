@@ -17,17 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from attnviz.attribution import tracing
 from attnviz.attribution.target import Place, Places
-from attnviz.attribution.tracing import (
-    MATRICES,
-    AttentionTracer,
-    Elementwise,
-    TracedAttention,
-    activations,
-    by_head,
-    computing,
-    moves,
-)
+from attnviz.attribution.tracing import Elementwise, by_head, moves
 
 Multiply: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -163,7 +155,7 @@ def along(x: Tensor, y: Tensor) -> Tensor:
 def multipliers(model: nn.Module) -> Iterator[None]:
     """Let activations, and experts of a mixture, have multipliers while a model computes."""
     experts = {m: partial(_mixture, m) for m in model.modules() if hasattr(m, "has_gate")}
-    with activations(model, elementwise), computing(experts):
+    with tracing.activations(model, elementwise), tracing.computing(experts):
         yield
 
 
@@ -196,7 +188,7 @@ def _mean(x: Tensor) -> Tensor:
     return (before + after) / 2
 
 
-class DeepLift(AttentionTracer):
+class DeepLift(tracing.AttentionTracer):
     """Replaces derivatives by the multipliers between two runs, while a model computes both.
 
     cut : whether gradients end at the output of each attention. gate : as in `decompose`, or of
@@ -206,7 +198,7 @@ class DeepLift(AttentionTracer):
     def __init__(self, cut: bool, gate: Tensor | None = None, places: Places | None = None) -> None:
         super().__init__(places)
         self.cut, self.gate = cut, gate
-        self.mixes: list[TracedAttention] = []  # in the order of execution
+        self.mixes: list[tracing.TracedAttention] = []  # in the order of execution
         self.opened: list[Tensor] = []  # by attention, that of each opened key, (T,)
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
@@ -236,7 +228,7 @@ class DeepLift(AttentionTracer):
         if self.cut:
             mixed = mixed.detach().requires_grad_()
         weights, values = by_head(weights.detach(), 2), by_head(values.detach(), 2)
-        self.mixes.append(TracedAttention(weights, values, mixed, self.place))
+        self.mixes.append(tracing.TracedAttention(weights, values, mixed, self.place))
         return mixed.clone()  # the model may change it in place
 
     def other(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -251,7 +243,7 @@ class DeepLift(AttentionTracer):
         if name in _DIVIDE and moves(args[1]):
             inverse = elementwise(torch.reciprocal, args[1])
             return bilinear(torch.mul, args[0], inverse) if moves(args[0]) else args[0] * inverse
-        if name in MATRICES and len(moving) == 2:
+        if name in tracing.MATRICES and len(moving) == 2:
             return bilinear(torch.matmul, *moving)
         if name == "baddbmm":
             return _add_product(*args, **kwargs)

@@ -1,9 +1,4 @@
-"""Change words of a text, or heads of a run, and measure the effect.
-
-`intervene` is the experiment on words, `HeadRun.without` that on heads: they are ablated, patched,
-or cannot read some tokens. What replaces the outputs of heads, in which sets, and what is measured
-of the output is left to its callers.
-"""
+"""Change words of a text (`intervene`), or heads of a run (`HeadRun`), and measure the effect."""
 
 from __future__ import annotations
 
@@ -20,7 +15,7 @@ from torch import Tensor
 from attnviz.attribution import tracing
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.target import Places, Score, Target, base_of, mask_token
-from attnviz.attribution.tracing import StoredRun
+from attnviz.attribution.tracing import Elementwise, StoredRun
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Model
@@ -155,9 +150,7 @@ class AttentionKnockout(tracing.AttentionTracer):
         super().__init__(places)
         self.gate, self.count = gate, 0
 
-    def softmax(
-        self, original: tracing.Elementwise, scores: Tensor, options: Mapping[str, Any]
-    ) -> Tensor:
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax over the keys that the gate allows."""
         if (gate := self.gate_over(self.gate, scores)) is None:
             return original(scores)
@@ -471,9 +464,7 @@ class HeadPatching(AttentionKnockout):
         self.layer, self.hides = layer, False  # hides : whether a score was hidden
         self.shown = gates_without(T, [[hidden]], device)[0] if hidden else None
 
-    def softmax(
-        self, original: tracing.Elementwise, scores: Tensor, options: Mapping[str, Any]
-    ) -> Tensor:
+    def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""
         if (shown := self.gate_over(self.shown, scores)) is not None:
             by_copy = tracing.by_head(scores, len(self.heads)).clone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,8 +44,8 @@ class Reading:
     sink: int | None  # the position of an ordinary token that stays readable
     notes: tuple[str, ...]
     tokens: Axis  # its tokens
-    stacks: Stacks = field(default_factory=Stacks)  # of an encoder and a decoder
-    source: Inputs | None = None  # the text as it was given
+    stacks: Stacks  # of an encoder and a decoder
+    source: Inputs  # the text as it was given
 
     @property
     def special(self) -> tuple[bool, ...]:
@@ -93,8 +93,7 @@ def read(
     with silence_logs():
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
-    tokens = join_axes(*axes)
-    stacks = Stacks()
+    tokens, stacks = join_axes(*axes), Stacks()
     if decoder is None:
         result = result.without_linear("attribution needs")
     else:
@@ -104,10 +103,9 @@ def read(
 
 
 def encode_causal(
-    model: Model, text: Inputs | TextSource, *, truncate: bool = False
+    model: Model, source: Inputs, *, truncate: bool = False
 ) -> tuple[Mapping[str, Tensor], int | None, int | None, tuple[str, ...]]:
     """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
-    source = text if isinstance(text, Inputs) else parse_inputs(text)
     batch = encode(model.checkpoint, source, truncate=truncate)
     ids, axes = batch.inputs.get("input_ids"), batch.axes.get("text", ())
     if ids is None or len(axes) != 1 or ids.shape != (1, len(axes[0])):
@@ -183,7 +181,7 @@ def encode_after(
 
 def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batch:
     """Return a text encoded like one that was read: with its pair, its target and its BOS token."""
-    if reading is None or reading.source is None:
+    if reading is None:
         return encode_after(model, text, None)
     try:
         parsed = parse_inputs(text, pair=reading.source.pairs)

@@ -257,8 +257,7 @@ class Target:
             self,
             inputs=without_tokens(self.inputs, set(positions)),
             special=tuple(self.special[position] for position in rest),
-            readout=self.readout.without(positions),
-            sink=self.sink,  # the first token, which no one deletes
+            readout=self.readout.without(positions),  # the sink is the first token, and stays
         )
 
     @property

@@ -1,7 +1,4 @@
-"""Run a model and follow each attention, from the softmax to the product with the values.
-
-No model is known by name: `AttentionTracer` sees the functions that torch executes.
-"""
+"""Run any model and follow each attention, from the softmax to the product with the values."""
 
 from __future__ import annotations
 
@@ -102,11 +99,8 @@ class AttentionTracer(TorchFunctionMode):
             self._weights = [*self._weights[-_RECENT:], weights]  # earlier ones have been mixed
             return weights
         # A slice leaves out the weight of a sink that is a parameter.
-        if (
-            name in {*WEIGHT_PRESERVING, "__getitem__"}
-            and args
-            and is_among(args[0], self._weights)
-        ):
+        keeps = name in WEIGHT_PRESERVING or name == "__getitem__"
+        if keeps and args and is_among(args[0], self._weights):
             self._weights.append(weights := func(*args, **kwargs))
             return weights
         if name in MATRICES and is_among(args[0], self._weights):
@@ -274,11 +268,7 @@ def blocks_of(base: nn.Module) -> nn.ModuleList:
 
 
 class StoredRun:
-    """The output of every block of a model in one run of one text.
-
-    In later runs a block can return its stored output without any computation. Everything outside
-    the blocks is computed by the model itself: embeddings, final norm, unembedding.
-    """
+    """The output of every block of a model in one run of one text, which later runs may reuse."""
 
     def __init__(self, base: nn.Module) -> None:
         self.blocks: Sequence[nn.Module] = list(blocks_of(base))

@@ -1,9 +1,4 @@
-"""Ablate heads, and measure what the output of the model loses without each.
-
-A head is ablated by replacing its output, before W^O, at all positions but the attention sink.
-Everything after it is recomputed, so effects are exact. All heads of a text are ablated in batches
-that start at the layer of the first of them (`attribution.interventions`).
-"""
+"""Ablate heads, and measure what the output of the model loses without each."""
 
 from __future__ import annotations
 
@@ -36,8 +31,6 @@ from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import locate_known
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import track
-
-Measure = Callable[[Tensor], Tensor]  # from what is read (n, d) to the effects (n, 2)
 
 
 @checked_scalars
@@ -156,15 +149,15 @@ def ablate(
         lost=torch.stack([one.effects[:, 0] for one in measured]),
         divergence=torch.stack([one.effects[:, 1] for one in measured]),
         estimate=torch.stack([one.estimate for one in measured]),
-        texts=tuple(one.site.text for one in measured),
-        targets=tuple(one.site.label for one in measured),
-        quantity=first.site.quantity,
+        texts=tuple(site.text for site in sites),
+        targets=tuple(site.label for site in sites),
+        quantity=sites[0].quantity,
         how=done + first.where,
         condition=condition,
         effect=effect,
-        notes=tuple(dict.fromkeys(note for one in measured for note in one.site.notes)),
-        agreement=_verify(measured),
-        provenance=first.site.reading.result.provenance,
+        notes=tuple(dict.fromkeys(note for site in sites for note in site.notes)),
+        agreement=_verify(sites, torch.cat([one.unchanged for one in measured])),
+        provenance=sites[0].reading.result.provenance,
     )
 
 
@@ -221,11 +214,11 @@ class _Site:
     @property
     def text(self) -> str:
         """The text as it was given, or spelled out."""
-        (given,) = (self.reading.source and self.reading.source.texts) or (None,)
+        (given,) = self.reading.source.texts or (None,)
         return given if isinstance(given, str) else self.reading.result.provenance.text or ""
 
-    def measure(self, unchanged: Tensor) -> Measure:
-        """Return a measure of the loss and the divergence, given the unchanged output, (1, d)."""
+    def measure(self, unchanged: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what measures loss and divergence (n, 2) of outputs (n, d) beside `unchanged`."""
         number, before = self.number, unchanged.double()
         shares = before.softmax(-1) if self.is_distribution else None
 
@@ -279,9 +272,8 @@ def _find_site(
 
 @dataclass(frozen=True, eq=False)
 class _OneText:
-    """The effects in one text, and what is read without an ablation, by us and as loaded."""
+    """The effects in one text, and what is read without an ablation."""
 
-    site: _Site
     sets: tuple[tuple[Head, ...], ...]
     layers: int
     heads: int
@@ -289,7 +281,6 @@ class _OneText:
     estimate: Tensor  # (S,), NaN where there is none
     where: str  # the positions, for a caption
     unchanged: Tensor  # (1, d)
-    loaded: Tensor  # likewise
 
 
 def _ablate_text(
@@ -319,12 +310,11 @@ def _ablate_text(
             table, _ = attempt(lambda: run.estimate(number, replacement))
             if table is not None:  # the model has gradients
                 estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
-    ours, theirs = unchanged.double().cpu(), target.as_loaded()
     kept = len(run.rows) < target.ids.shape[1]
     where = "" if effect == "direct" or hidden else " at all positions"
     where += " but the attention sink" if where and kept else ""
     size = len(run.mixes), run.heads
-    return _OneText(site, chosen, *size, effects, estimate, where, ours, theirs)
+    return _OneText(chosen, *size, effects, estimate, where, unchanged.double().cpu())
 
 
 def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
@@ -356,10 +346,9 @@ def _describe(how: str, knock_out: str | None, patch: str | None, several: bool)
     return f"the output of the head is {becomes[how]}", "without {heads}"
 
 
-def _verify(measured: Sequence[_OneText]) -> AgreementReport:
-    """Return a report that covers the outputs from which effects are subtracted."""
-    report = AgreementReport.joined(one.site.reading.result.agreement for one in measured)
-    ours = torch.cat([one.unchanged for one in measured])
-    loaded = torch.cat([one.loaded for one in measured])
-    name = "vectors" if measured[0].site.number is None else "logits"
+def _verify(sites: Sequence[_Site], ours: Tensor) -> AgreementReport:
+    """Return a report that covers the outputs, (N, d), from which effects are subtracted."""
+    report = AgreementReport.joined(site.reading.result.agreement for site in sites)
+    loaded = torch.cat([site.target.as_loaded() for site in sites])
+    name = "vectors" if sites[0].number is None else "logits"
     return check_hidden_states(report, ours, loaded, name=name)

@@ -14,7 +14,7 @@ from attnviz.analyses.explain.result import UNITS
 from attnviz.attribution.ranking import RANKABLE, spearman
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
-from attnviz.results.text import dim, literal, plain_table, signed
+from attnviz.results.text import counted, dim, literal, plain_table, signed
 
 _LEVEL = 0.05  # how often an interval misses the mean
 _UNITS = UNITS | {"vector": "of its length"}
@@ -77,8 +77,7 @@ class AblationResult(Result):
         yield "a known quantity", self.quantity in _UNITS
 
     def __repr__(self) -> str:
-        sets, texts = len(self.sets), len(self.texts)
-        size = f"{sets} ablation{'s' * (sets > 1)} in {texts} text{'s' * (texts > 1)}"
+        size = f"{counted(len(self.sets), 'ablation')} in {counted(len(self.texts), 'text')}"
         return f"AblationResult({self.provenance.model}: {size}, {self.checked_agreement.verdict})"
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -99,7 +98,11 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
     colors = theme().weights.with_extremes(over=theme().alarm)
     mesh = draw_cells(ax, table, colors, norm, edgecolors=theme().faint, linewidth=0.6)
     if across >= 0.3:  # inches, where numbers have room
-        say = partial(_say, most=most)
+
+        def say(number: float) -> str:
+            shown = decimals(number) if number >= 0.005 else power(number)
+            return shown if number <= most else "NaN"
+
         write_numbers(ax, mesh, table, say, SMALL_SIZE - 0.5, shown=~table.isnan())
     if result.first is not None:
         frame(ax, (result.first.head, layers.index(result.first.layer)), (1, 1))
@@ -114,14 +117,3 @@ def _draw_heads(page: Page, result: CheckResult, top: float) -> float:
 def _largest(result: CheckResult) -> float:
     """Return the largest difference of a weight that is a number."""
     return float(result.differences.nan_to_num(0.0, 0.0, 0.0).max())
-
-
-def _say(difference: float, most: float) -> str:
-    """Return a difference of weights with two digits, or in powers of ten.
-
-    >>> _say(0.204, 1), _say(4.2e-7, 1), _say(2.0, 1)
-    ('.20', '4·10⁻⁷', 'NaN')
-    """
-    if difference > most:
-        return "NaN"
-    return decimals(difference) if difference >= 0.005 else power(difference)

@@ -71,7 +71,8 @@ class CheckResult(Printed, Result):
     provenance: Provenance = doc("The model and the text.")
 
     def __repr__(self) -> str:
-        outcome = "agrees" if self.agrees else f"differs first in head {self._name}"
+        first = self.first
+        outcome = "agrees" if first is None else f"differs first in head {first.layer}.{first.head}"
         return f"CheckResult({self.provenance.model}, {len(self)} heads, {outcome})"
 
     def _rules(self) -> Rules:
@@ -94,11 +95,6 @@ class CheckResult(Printed, Result):
         """The layers that were compared."""
         return name_layers([*dict.fromkeys(self.layers)])
 
-    @property
-    def _name(self) -> str:
-        assert self.first is not None
-        return f"{self.first.layer}.{self.first.head}"
-
     def summary(self) -> str:
         """Return the outcome as one sentence."""
         if self.first is None:
@@ -109,7 +105,7 @@ class CheckResult(Printed, Result):
         where = self.first
         failed = len(self) - int(self.agree.sum())
         return (
-            f"DIFFERS first in head {self._name}, from {quoted(where.query)} to "
+            f"DIFFERS first in head {where.layer}.{where.head}, from {quoted(where.query)} to "
             f"{quoted(where.key)}: {where.theirs:.4g} instead of {where.ours:.4g}; "
             f"{failed} of {len(self)} heads differ"
         )

@@ -41,7 +41,6 @@ from attnviz.analyses.survey.corpus import (
     check_corpus,
     load_reader,
     parse_corpus,
-    verify_sample,
 )
 from attnviz.analyses.survey.measure import Attention, HeadStatistics, TextStatistics
 from attnviz.analyses.survey.result import SURE, HeadName
@@ -162,9 +161,7 @@ class _Change:
 class _Comparison:
     """What is known of models that were measured on the same texts, without the models.
 
-    Three or more are measured in turn; only one is in memory at a time. The texts, with the tokens
-    of the first, and their statistics wait in a folder, so that memory grows neither with the texts
-    nor with the models.
+    Of three or more, the texts and their statistics wait in a folder, not in memory.
     """
 
     truncate: bool
@@ -185,10 +182,7 @@ class _Comparison:
     apart: dict[str, Tensor] = field(default_factory=dict)
 
     def _verified(self, model: Model, sample: Sequence[AttentionResult]) -> HeadStatistics:
-        """Return what measures a model; raise InputError unless it has the heads of the first.
-
-        sample : its results of a sample of the texts.
-        """
+        """Return what measures a model; raise InputError unless it has the heads of the first."""
         statistics = HeadStatistics(model.checkpoint, sample[0].records, self.seed)
         heads = statistics.heads
         counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
@@ -202,25 +196,25 @@ class _Comparison:
         self.provenances.append(sample[0].provenance)
         return statistics
 
-    def _expect_same_tokens(self, other: Model, texts: Sequence[CorpusText]) -> None:
+    def _expect_same_tokens(self, again: TextCorpus, texts: Sequence[CorpusText]) -> None:
         """Raise InputError if another model than the first reads texts with other tokens."""
-        again = TextCorpus(other, (), truncate=self.truncate).tokenized(texts)
-        for text, read in zip(texts, again, strict=True):
+        for text, read in zip(texts, again.tokenized(texts), strict=True):
             if text.ids != read.ids:
                 raise InputError(
-                    f"{self.provenances[0].model} and {other.name} make different tokens of text "
-                    f"{text.number + 1}. Compare models with one vocabulary."
+                    f"{self.provenances[0].model} and {again.model.name} make different tokens of "
+                    f"text {text.number + 1}. Compare models with one vocabulary."
                 )
 
     def measure_two(self, corpus: TextCorpus, second: Model) -> None:
         """Measure the model of a corpus and a second one on the same batches, and their maps."""
         sample, results, in_parts = corpus.open()
+        again = TextCorpus(second, (), truncate=self.truncate)
         one = self._verified(corpus.model, results)
-        other = self._verified(second, verify_sample(second, sample, self.truncate))
+        other = self._verified(second, again.verified(sample))
         change, apart = _Change(self.heads, self.seed), Moments(len(self.heads))
         means, count = [Moments(change.width) for _ in range(2)], corpus.rows
         for texts in in_parts:
-            self._expect_same_tokens(second, texts)
+            self._expect_same_tokens(again, texts)
             for batch in one.batched(texts):
                 *both, distances = _measure_both(one, other, batch)
                 for mean, values in zip(means, both, strict=True):
@@ -250,12 +244,10 @@ class _Comparison:
                 yield pickle.load(file)
 
     def measure(self, model: Model, corpus: TextCorpus | None) -> None:
-        """Measure a model on all texts, and its changes from the model before.
-
-        corpus : for the first model.
-        """
+        """Measure a model, the first one on a corpus, and its changes from the model before."""
+        again = TextCorpus(model, (), truncate=self.truncate)
         if corpus is None:
-            results, in_parts = verify_sample(model, self.sample, self.truncate), self._read()
+            results, in_parts = again.verified(self.sample), self._read()
         else:
             self.sample, results, unwritten = corpus.open()
             in_parts, self.changes = self._written(unwritten), corpus.changes
@@ -268,7 +260,7 @@ class _Comparison:
             with mine.open("wb") as file, last.open("rb") as before:
                 for texts_of_part in in_parts:
                     if number:
-                        self._expect_same_tokens(model, texts_of_part)
+                        self._expect_same_tokens(again, texts_of_part)
                     of_part = heads.measure(texts_of_part)
                     values = of_part.value.flatten(1).numpy()
                     np.save(file, values)

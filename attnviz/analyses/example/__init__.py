@@ -1,7 +1,4 @@
-"""A worked example from a book or a lecture, replayed.
-
-This file imports nothing heavy: a wrong name is refused at once.
-"""
+"""A worked example, replayed. This file imports nothing heavy: a wrong name is refused at once."""
 
 from attnviz.errors import InputError, expect_names
 

@@ -1,9 +1,4 @@
-"""Replay a worked example: what a book prints, computed again stage by stage from its numbers.
-
-Every stage is computed twice: from the inputs, and from the printed stages before it. In the second
-pass a printed stage replaces ours, and the largest error that its rounding can cause is carried
-along. A printed stage that the inputs give exactly is not rounded.
-"""
+"""Replay a worked example: what a book prints, computed again stage by stage from its numbers."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class ReplayedStage(Savable):
         """Return the printed matrix and ours from both sources, with one more digit."""
         digits = 3 if self.decimals is None else self.decimals + 1
         exactly, follows = self.from_inputs_follows, self.from_printed_follows
-        ours = [("from the inputs", self.from_inputs, exactly, follows, INHERITED)]
+        ours = [("from the inputs", self.from_inputs, exactly, INHERITED)]
         matrices = []
         if self.printed is not None:
             cells = self.printed.clone()
@@ -140,8 +140,8 @@ class ReplayedStage(Savable):
             matrices.append(Matrix("printed", cells, self.texts, self.rows, self.columns))
         if self.from_printed is not None:
             source = f"from printed {' and '.join(self.sources)}"
-            ours.append((source, self.from_printed, self.from_printed_exactly, follows, ROUNDED))
-        for source, values, exactly, follows, nearly in ours:
+            ours.append((source, self.from_printed, self.from_printed_exactly, ROUNDED))
+        for source, values, exactly, nearly in ours:
             texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
             states = None
             if exactly is not None:

@@ -1,9 +1,4 @@
-"""Why a model predicted a token or a class.
-
-Each word is changed, and the effect on the prediction is measured (`attribution.interventions`).
-Independently of that, the prediction is compared with that of a reference in which words can attend
-to less, and the difference is decomposed exactly (`attribution.decomposition`).
-"""
+"""Explain a prediction: the measured effect of each word, beside an exact decomposition."""
 
 from __future__ import annotations
 
@@ -380,11 +375,7 @@ def _expect_generator(model: Model, how: str) -> None:
 def _verify(
     report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, value: float
 ) -> AgreementReport:
-    """Return a report that covers the split: its sums, and the number that it explains.
-
-    The model as loaded predicts the text once more. A gated reference is a run of its own, which no
-    other run confirms.
-    """
+    """Return a report that covers the sums of the split, and the number by the model as loaded."""
     if split is not None:
         missed = AnalysisCheck("sums of the parts", split.relative_error, COMPLETE)
         report = replace(report, analysis=(*report.analysis, missed))

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnviz.analyses.explore.result import (
     DECILES,
@@ -45,7 +44,7 @@ from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
-from attnviz.attribution.target import Target, base_of, unembedding_of
+from attnviz.attribution.target import Readout, Target, base_of, copies_of, unembedding_of
 from attnviz.attribution.tracing import StoredRun, tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
@@ -306,23 +305,17 @@ def _unembedding(model: Model, text: CorpusText) -> Callable[[tuple[list[int], T
     if not stored.in_a_row:
         raise ModelError("its blocks do not run in a row")
     last = stored.states()[-1]  # (T, d)
-    unembedding = unembedding_of(module)
-    assert unembedding is not None  # the model predicts tokens
 
     def read_states(states: Tensor) -> Tensor:
         """Return the logits of some states, (n, V), which take the place of those of the text."""
         copies = -(-len(states) // len(last))  # some models view their states as (…, T, d)
         filled = last.repeat(copies, 1)
         filled[: len(states)] = states
-        repeated = {name: torch.cat([tensor] * copies) for name, tensor in inputs.items()}
-
-        def select(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (args[0].flatten(0, 1)[None, : len(states)],)
-
+        used = Readout(module, tuple(range(min(len(states), len(last)))))
         skipping = stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape))
-        with unembedding.register_forward_pre_hook(select), torch.no_grad(), skipping:
-            read: Tensor = module(**repeated)[0].flatten(0, 1)[: len(states)]
-        return read
+        with used.alone(), torch.no_grad(), skipping:
+            read: Tensor = module(**copies_of(inputs, copies))[0]
+        return read.flatten(0, 1)[: len(states)]
 
     if (read_states(last) - logits).abs().max() > 1e-4 * logits.abs().max():  # rounding
         raise ModelError("its last residual stream does not give its logits")
@@ -508,8 +501,8 @@ def _count_pairs(
 def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:
     """Return the example at each decile, the strongest first."""
     ordered = sorted(sample, key=lambda one: one.weight)
-    places: NDArray[np.float64] = np.array(DECILES) / 100 * (len(ordered) - 1)
-    return [ordered[place] for place in places.round().astype(int)]
+    places = np.array(DECILES) / 100 * (len(ordered) - 1)
+    return [ordered[place] for place in np.round(places).astype(int)]
 
 
 # --- images and sounds

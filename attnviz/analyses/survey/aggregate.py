@@ -1,8 +1,6 @@
 """From the statistics of all texts to each head: means, tests, roles, and which heads are alike.
 
-Means come with intervals and tests from a stream of texts, in memory that does not grow with it.
-The random signs of a text follow from its number in the corpus alone. So an interval or a sign flip
-is a sum over texts, in any order, in parts, and on several machines.
+Intervals and sign flips are sums over a stream of texts, in memory that does not grow with it.
 """
 
 from __future__ import annotations
@@ -68,14 +66,11 @@ def aggregate(
     seed: int = 0,
     statistics: Sequence[Statistic] = STATISTICS,
 ) -> CorpusStatistics:
-    """Sum up the parts of a survey, in the order of the corpus.
-
-    seed : of the flips, and of the half of the texts on which heads get their roles.
-    """
+    """Sum up the parts of a survey, in the order of the corpus; `seed` of flips and of halves."""
     shape = heads, len(statistics)
     width = heads * len(statistics)
     value = Moments(width)
-    above_shuffled, role_half, other_half = (SignFlips(width) for _ in range(3))
+    above_shuffled, above_even, other_half = (SignFlips(width) for _ in range(3))
     means = [Moments(width) for _ in range(4)]
     differences = np.full(heads, -np.inf)
     texts = tokens = compared = held_out = 0
@@ -100,7 +95,7 @@ def aggregate(
         signs, above_keys = draw_signs(numbers, seed), difference(ours, keys)
         value.add(ours)
         above_shuffled.add(signs, difference(ours, shuffled))
-        role_half.add(signs[in_half], above_keys[in_half])
+        above_even.add(signs, above_keys)
         other_half.add(signs[~in_half], above_keys[~in_half])
         averaged = even, shuffled, (ours - even)[in_half], above_keys[~in_half]
         for mean, values in zip(means, averaged, strict=True):
@@ -118,7 +113,7 @@ def aggregate(
         value=bounded(value.estimates(), statistics),
         even=even_mean,
         shuffled=shuffled_mean,
-        p_even=role_half.joined(other_half).p_values().reshape(shape),
+        p_even=above_even.p_values().reshape(shape),
         p_shuffled=above_shuffled.p_values().reshape(shape),
         excess=excess,
         p_held_out=np.where(held_out_mean > 0, other_half.p_values().reshape(shape), 1.0),
@@ -142,10 +137,8 @@ def assign_roles(
 ) -> list[str]:
     """Return the role of each head, or "".
 
-    A head gets the role of the rule that it follows on one half of the texts (`followed_rules`), if
-    the statistic exceeds shuffled keys significantly on the other half.
-
-    excess : (K, S), the mean on the first half. p_held_out : (K, S), on the other half.
+    It is that of the rule that the head follows on half of the texts (by `excess`, (K, S)), if its
+    statistic exceeds shuffled keys significantly on the other half (by `p_held_out`, (K, S)).
     """
     followed = followed_rules(excess, statistics, p_held_out < _ROLE_P_VALUE)
     return [statistics[n].role if n >= 0 else "" for n in followed]
@@ -310,15 +303,6 @@ class SignFlips:
         self._squares += (known * known).sum(0)
         self._flipped += signs.T @ known
         self._first = [*self._first, known] if self._texts <= _EXACT else []
-
-    def joined(self, other: SignFlips) -> SignFlips:
-        """Return the sums over the texts of both."""
-        both = SignFlips(len(self._squares))
-        both._texts = self._texts + other._texts
-        both._squares = self._squares + other._squares
-        both._flipped = self._flipped + other._flipped
-        both._first = [*self._first, *other._first]
-        return both
 
     def p_values(self) -> Floats:
         """Return the p-values, (K,): two-sided, corrected for K tests.

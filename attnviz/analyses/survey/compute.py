@@ -40,7 +40,7 @@ from attnviz.heads import STATISTICS_OF, statistics_for
 from attnviz.io.export import save_result
 from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Loadable, Model, Source
-from attnviz.results import AgreementReport, AttentionResult
+from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
 from attnviz.runtime import version_of
@@ -239,37 +239,28 @@ def survey_corpus(
                 check_output(path, force=force or resume)
             in_order = _in_folder(folder, measured, enumerate(in_parts))
         totals = aggregate(in_order, len(heads.heads), seed=seed, statistics=statistics)
-        result = _result(totals, heads, results, corpus)
-        if groups:
-            result = _with_confirmations(corpus.model, result, groups, totals, heads)
+        result = _result(totals, heads, results, corpus, groups)
         for path in summaries:
             save_result(result, path, force=force or resume)
     return result, heads, sample, results
 
 
-def _with_confirmations(
-    model: Model,
-    result: SurveyResult,
-    groups: Sequence[ProbeGroup],
-    totals: CorpusStatistics,
-    heads: HeadStatistics,
-) -> SurveyResult:
-    """Return the result with confirmations, whose answers have checks of their own."""
+def _confirmed(
+    model: Model, groups: Sequence[ProbeGroup], totals: CorpusStatistics, heads: HeadStatistics
+) -> tuple[list[Confirmation], list[AnalysisCheck]]:
+    """Return whether ablation confirms the roles of probes, and checks of their answers."""
     confirmations: list[Confirmation] = []
-    checks = list(result.agreement.analysis)
+    checks: list[AnalysisCheck] = []
     for group in track(groups, "confirming roles"):
         # The texts of other probes do not count.
         others = {one.role for other in groups if other is not group for one in other.probes}
         left_out = [one.role in others for one in heads.statistics]
         excess = np.where(left_out, np.nan, totals.excess)
         roles = assign_roles(excess, totals.p_held_out, heads.statistics)
-        confirmed, check = confirm(
-            model, group.probes, group.texts, result.heads, roles, seed=heads.seed
-        )
+        confirmed, check = confirm(model, group, heads.heads, roles, heads.seed)
         confirmations += confirmed
         checks += [] if check is None else [check]
-    report = replace(result.agreement, digest=None, analysis=tuple(checks))  # it is bound anew
-    return replace(result, confirmations=tuple(confirmations), agreement=report)
+    return confirmations, checks
 
 
 def _open_folder(
@@ -341,6 +332,7 @@ def _result(
     heads: HeadStatistics,
     sample: Sequence[AttentionResult],
     corpus: TextCorpus | MediaCorpus,
+    groups: Sequence[ProbeGroup],
 ) -> SurveyResult:
     def by_head(values: NDArray[Any]) -> Tensor:
         return torch.from_numpy(values.reshape(len(heads.heads), len(heads.names)))
@@ -349,6 +341,8 @@ def _result(
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
     notes = (*_notes_on_layers(sample[0]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
+    confirmations, checks = _confirmed(corpus.model, groups, totals, heads)
+    verified = replace(verified, analysis=(*verified.analysis, *checks))
     return SurveyResult(
         heads=heads.heads,
         statistics=heads.names,
@@ -366,7 +360,7 @@ def _result(
         agreement=add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(corpus.changes.left_out),
-        confirmations=(),  # follow
+        confirmations=tuple(confirmations),
         kind=corpus.kind,
     )
 

@@ -333,27 +333,9 @@ def softmax_only(result: AttentionResult) -> AttentionResult:
     return result.without_linear("statistics of heads need")
 
 
-def verify_sample(
-    model: Model,
-    sample: Sequence[CorpusText],
-    truncate: bool,
-    select: Callable[[AttentionResult], AttentionResult] = softmax_only,
-) -> list[AttentionResult]:
-    """Return verified results of a few texts, with the attentions that are selected."""
-    with silence_logs():
-        several = run(model.checkpoint, inputs_of(sample), AttendOptions(truncate=truncate))
-    results = [select(result) for result in several]
-    return [replace(result, provenance=replace(result.provenance, text=None)) for result in results]
-
-
 @dataclass(eq=False)
 class TextCorpus:
-    """The texts of a corpus, with the tokens of a model. It is read again in each iteration.
-
-    A file has texts in lines (.txt), in JSON objects or strings in lines (.jsonl), or in a column
-    (.csv, .tsv, .parquet); "-" is standard input, read as .txt. Texts from Python may be ids or
-    messages.
-    """
+    """The texts of a corpus, with the tokens of a model. It is read again in each iteration."""
 
     model: Model
     source: Corpus
@@ -448,8 +430,14 @@ class TextCorpus:
             raise InputError(message)
         short = [text for text in first if len(text) <= _SAMPLE_TOKENS] or [min(first, key=len)]
         sample = short[:: -(-len(short) // _SAMPLE_TEXTS)]
-        results = verify_sample(self.model, sample, self.truncate, self.select)
-        return sample, results, chain([first], rest)
+        return sample, self.verified(sample), chain([first], rest)
+
+    def verified(self, sample: Sequence[CorpusText]) -> list[AttentionResult]:
+        """Return verified results of a few texts, with the attentions that are selected."""
+        options = AttendOptions(truncate=self.truncate)
+        with silence_logs():
+            results = map(self.select, run(self.model.checkpoint, inputs_of(sample), options))
+            return [replace(one, provenance=replace(one.provenance, text=None)) for one in results]
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -470,9 +458,6 @@ def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
-
-
-# --- images and sounds
 
 
 @dataclass(frozen=True, eq=False)

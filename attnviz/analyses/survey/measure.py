@@ -1,8 +1,4 @@
-"""Measure the heads of a model on texts, images or sounds, beside what chance gives.
-
-The statistics of `attnviz.heads` are measured on the text as the model reads it, on its tokens in
-another order, on even weights, and on weights whose keys are shuffled.
-"""
+"""Measure the heads of a model on texts, images or sounds, beside what chance gives."""
 
 from __future__ import annotations
 
@@ -38,11 +34,7 @@ OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], Non
 
 @dataclass(frozen=True, eq=False)
 class TextStatistics:
-    """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`.
-
-    Differences are those from the statistics of the model's own weights, as shares of the largest
-    possible value; NaN if the model does not return them.
-    """
+    """Statistics of K heads on N texts, each (N, K, S), in the order of `HeadStatistics`."""
 
     numbers: tuple[int, ...]  # of the texts in their corpus
     tokens: tuple[int, ...]  # how many each text has
@@ -50,7 +42,8 @@ class TextStatistics:
     shuffled: Tensor  # of the tokens in another order, special tokens in place
     even: Tensor  # of uniform weights over the keys that each query may read, with the same sum
     shuffled_keys: Tensor  # of each query in a random order of these keys, the same in all heads
-    differences: Tensor  # the largest on the compared texts, (K,)
+    # The largest from those of the model's own weights, as shares of the most; NaN without, (K,).
+    differences: Tensor
     compared: int  # the number of compared texts
 
 
@@ -58,18 +51,17 @@ class _Measure:
     """Measures attentions of N texts or of one medium, and what chance gives in their place.
 
     queries : of the texts, and of their tokens in another order if there are twice as many.
-    numbers, seed : of the texts and of the shuffles. keys : by default the queries.
+    numbers : of the texts. keys : by default the queries.
     """
 
     def __init__(
         self,
-        statistics: Sequence[Statistic],
+        heads: HeadStatistics,
         numbers: Sequence[int],
-        seed: int,
         queries: Positions,
-        keys: Positions | None = None,
+        keys: Positions | None,
     ) -> None:
-        self._numbers, self._seed = numbers, seed
+        self._numbers, self._seed, statistics = numbers, heads.seed, heads.statistics
         self._of_all, self._of_texts, self._of_first = (
             WeightStatistics(queries[:count], statistics, keys)
             for count in (len(queries.ids), len(numbers), 1)
@@ -199,8 +191,7 @@ class HeadStatistics:
 
         def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
             if (queries, keys) not in measures:
-                measure = _Measure(self.statistics, numbers, self.seed, queries, keys)
-                measures[queries, keys] = measure
+                measures[queries, keys] = _Measure(self, numbers, queries, keys)
             layers.append(measures[queries, keys](attention))
 
         self.run(texts, add, shuffled=True)
@@ -290,10 +281,7 @@ def key_order(
 
 
 def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
-    """Return a result with the attentions to measure: those with a softmax, or the linear ones.
-
-    InputError: there is no such stack, or it is one of several with a softmax.
-    """
+    """Return a result with what to measure: attentions with a softmax, or the linear ones."""
     softmax = [record for record in result.records if not record.signed]
     if stack is None:
         return softmax_only(result) if softmax else result
@@ -327,10 +315,7 @@ class _SignedWeights:
 
 @dataclass(frozen=True, eq=False)
 class SignedHeadStatistics(HeadStatistics):
-    """Measures the heads of linear attention, from the whole matrices of one text after the other.
-
-    Nothing is compared: the model returns no weights. The sample of the survey is verified.
-    """
+    """Measures the heads of linear attention on whole matrices, which are compared with none."""
 
     statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
     one_by_one: ClassVar[bool] = True  # without padding
@@ -362,9 +347,6 @@ class SignedHeadStatistics(HeadStatistics):
             M = matrix.to(self.checkpoint.device)
             shares = row_shares(M) * M.sign()
             on_attention(_SignedWeights(shares, record.visible is not None))
-
-
-# --- images and sounds
 
 
 class MediaHeads(HeadStatistics):

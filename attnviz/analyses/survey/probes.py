@@ -1,9 +1,4 @@
-"""Probes: texts made from the tokenizer alone, and the behavior that a role of heads claims there.
-
-A role is a statistic of attention weights. A probe says what the model should do worse without the
-heads that have it, which is measured by ablation. To add a probe, write a function here that is
-decorated with `@probe(...)`. `attnviz.survey(probe="its-name")` then measures and confirms it.
-"""
+"""Probes: texts, and what a model should do worse there without the heads that have a role."""
 
 from __future__ import annotations
 
@@ -290,31 +285,21 @@ class ProbeCorpus(TextCorpus):
 
 
 def confirm(
-    model: Model,
-    probes: Sequence[Probe],
-    texts: Sequence[ProbeText],
-    heads: Sequence[HeadName],
-    roles: Sequence[str],
-    *,
-    seed: int = 0,
+    model: Model, group: ProbeGroup, heads: Sequence[HeadName], roles: Sequence[str], seed: int = 0
 ) -> tuple[tuple[Confirmation, ...], AnalysisCheck | None]:
     """Ablate the heads that have the role of each probe, and random sets of heads beside them.
 
-    A random set has as many heads in each layer and none that is named. A role is confirmed if the
-    answers of the probe lose log-probability without the named heads, and more than without any of
-    twenty random sets, and if the model gives one of ten answers or more, beyond chance where it
-    has a choice. Heads get their mean output over all texts; those that rest on the first token
-    only lose their attention to it. Also compares the answers' numbers with those of the model as
-    loaded.
+    Heads get their mean output over all texts; those that rest on the first token only lose their
+    attention to it. Also compares the answers' numbers with those of the model as loaded.
     """
     reason = ""
     if unembedding_of(model.module) is None:
         reason = "the model predicts no tokens"
-    elif not texts[0].copied and not predicts_next(model):  # the answers of others may be masks
+    elif not group.texts[0].copied and not predicts_next(model):  # those of others may be masks
         reason = "the model does not predict next tokens"
     confirmed, checks = [], []
-    answers = cache(partial(_find_answers, model, texts[:_ABLATED_TEXTS]))  # of all probes
-    for number, probe in enumerate(probes):
+    answers = cache(partial(_find_answers, model, group.texts[:_ABLATED_TEXTS]))  # of all probes
+    for number, probe in enumerate(group.probes):
         with_roles = zip(heads, roles, strict=True)
         named = [(head.layer, head.head) for head, role in with_roles if role == probe.role]
         counts = Counter(head.layer for head in heads)
@@ -324,7 +309,7 @@ def confirm(
             few = "too few other heads to compare with" if named else "no head has the role"
             confirmed.append(replace(result, reason=reason or few))
             continue
-        with part(number, len(probes), f"ablating “{probe.role}” heads"):
+        with part(number, len(group.probes), f"ablating “{probe.role}” heads"):
             measure = partial(_measure, model, probe, answers, [ablated, *sets], result)
             measured, failure = attempt(measure)
         done, check = measured or (replace(result, reason=failure), None)

@@ -1,7 +1,4 @@
-"""Measure the parts of a survey in this process or on a Ray cluster, by the same function.
-
-Only this process writes.
-"""
+"""Measure the parts of a survey in this process or on a Ray cluster; only this process writes."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[Measure
     A part whose worker or machine dies is measured again.
 
     address : of a cluster; by default the one of this machine, started for this run if there is
-    none. InputError if Ray is not installed, no cluster answers at the address, the model is on
-    several devices, or it is on a GPU and the cluster has none.
+    none. InputError if it cannot be used for this model.
     """
     if len(places := devices(model)) > 1:
         raise InputError(

@@ -1,8 +1,4 @@
-"""The folder of a survey: one long table in parts, each of which is written atomically.
-
-A part holds a range of texts of the corpus, so that a survey can be resumed: existing parts are not
-measured again.
-"""
+"""The folder of a survey: one long table in parts, so that a survey can be resumed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Attribution methods: which words of a text explain a number of the model's output.
 
-A method takes a `Score` and returns one number for each token, (T,): how much the token raised the
-score. To add a method, write a function in a file of this folder, and decorate it with
-`@method("its-name")`. `attnviz.explain` and `attnviz.shift(..., methods=["its-name"])` then compute
-it, rank words by it, and save it.
+A method, decorated with `@method("its-name")`, takes a `Score` and returns one number for each
+token, (T,): how much the token raised the score.
 """
 
 from __future__ import annotations

@@ -13,7 +13,14 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import attnviz
 from attnviz.analyses.survey.plot import _title
-from attnviz.analyses.survey.probes import PROBES, TEXTS, _draw_sets, confirm, find_probes
+from attnviz.analyses.survey.probes import (
+    PROBES,
+    TEXTS,
+    ProbeGroup,
+    _draw_sets,
+    confirm,
+    find_probes,
+)
 from attnviz.app import run
 from attnviz.errors import InputError
 
@@ -124,18 +131,17 @@ def test_no_head_of_a_random_model_is_confirmed(seed):
     assert not any(one.confirmed for one in result.confirmations)
     # Nor is any other head, whatever its name.
     roles = ["induction" if str(head) == f"1.{seed}" else "" for head in result.heads]
-    texts = PROBES["induction"].make(model, seed)
-    (named,), _ = confirm(model, find_probes("induction"), texts, result.heads, roles, seed=seed)
+    (group,) = ProbeGroup.of(find_probes("induction"), model, seed)
+    (named,), _ = confirm(model, group, result.heads, roles, seed)
     assert len(named.random_accuracies) == 20
     assert not named.confirmed
 
 
 def test_a_wrong_name_is_not_confirmed(planted, surveyed):
-    probes = find_probes("induction,previous")
-    texts = probes[0].make(planted, 0)
+    (group,) = ProbeGroup.of(find_probes("induction,previous"), planted, 0)
     idle = {"0.2": "previous token", "1.1": "induction"}
     roles = [idle.get(str(head), "") for head in surveyed.heads]
-    confirmations, check = confirm(planted, probes, texts, surveyed.heads, roles)
+    confirmations, check = confirm(planted, group, surveyed.heads, roles)
     assert check.difference <= check.tolerance
     for confirmation in confirmations:
         assert not confirmation.confirmed
@@ -185,10 +191,10 @@ def test_a_role_is_not_confirmed_where_nothing_is_lost_or_nothing_is_done(survey
 
 def test_too_few_other_heads_confirm_nothing():
     model = attnviz.load(gpt2(0, width=88, heads=4), tokenizer=tokenizer())
-    texts, probes = PROBES["sink"].make(model, 0), find_probes("sink")
+    (group,) = ProbeGroup.of(find_probes("sink"), model, 0)
     heads = attnviz.survey(probe="sink", model=model).heads
     roles = ["rests on the first token", *[""] * 7]
-    (confirmation,), check = confirm(model, probes, texts, heads, roles)
+    (confirmation,), check = confirm(model, group, heads, roles)
     assert confirmation.reason == "too few other heads to compare with"
     assert check is None
 

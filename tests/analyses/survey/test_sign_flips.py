@@ -88,10 +88,6 @@ def test_order_and_chunks_do_not_matter(texts):
     one = p_values(values)
     order = np.random.default_rng(1).permutation(texts)
     np.testing.assert_allclose(one, p_values(values, parts=8, order=order), rtol=1e-12)
-    halves = [SignFlips(5), SignFlips(5)]
-    for half, some in zip(halves, (order[:4], order[4:]), strict=True):
-        half.add(draw_signs(some, 0), values[some])
-    np.testing.assert_allclose(one, halves[0].joined(halves[1]).p_values(), rtol=1e-12)
 
 
 def test_rounding_is_no_difference():
