@@ -70,7 +70,7 @@ def test_a_wide_table_is_what_seaborn_takes(train):
     assert wide.index.tolist() == wide.columns.tolist() == list(train.tokens)
     assert np.array_equal(wide.to_numpy(), train.weights(0, 3).numpy())
     drawn = attnviz.attention_map(train, layer=0, head=3)
-    assert drawn.to_frame(wide=True).equals(wide)
+    assert drawn.to_frame().equals(wide)
     ax = sns.heatmap(wide)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("key", "query")
 

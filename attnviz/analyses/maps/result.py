@@ -101,7 +101,7 @@ class AttentionMap(_LabeledMaps, OneMap):
     >>> import attnviz
     >>> result = attnviz.attend("the train left")
     >>> drawn = attnviz.attention_map(result, layer=0, head=1, special="remove")
-    >>> drawn.to_frame(wide=True).round(2)
+    >>> drawn.to_frame().round(2)
     key     the  train  left
     query
     the    0.17   0.35  0.48
@@ -168,8 +168,8 @@ class AttentionMap(_LabeledMaps, OneMap):
             f"{self.provenance.model}, {self.agreement.verdict})"
         )
 
-    def to_frame(self, *, wide: bool = False) -> pd.DataFrame:
-        """Return the weights as a table: one row for each, or `wide`, queries × keys.
+    def to_frame(self, *, wide: bool = True) -> pd.DataFrame:
+        """Return the weights as a table, queries × keys; not `wide`, with one row for each weight.
 
         `seaborn.heatmap` takes the wide table.
         """
