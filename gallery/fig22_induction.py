@@ -13,7 +13,7 @@ not shown here.
 import numpy as np
 import seaborn as sns
 import torch
-from panels import panels
+from panels import CLAIM, panels
 
 import attnviz
 
@@ -39,8 +39,8 @@ with attnviz.plot.style():
     title = "An induction head finds what came next, and the model copies it"
     fig, copied, ax = panels(title, beside, stacked)
     attnviz.plot.heatmap(results[0], layer=layer, head=head, ax=ax, annot=False, title="")
-    ax.plot([[0, 2], [period, period + 2]], [[period] * 2, [2 * period] * 2], "C1", lw=0.6)
-    ax.text(period + 2.4, 2 * period - 0.3, "what followed\nthe same word\nbefore", color="C1")
+    ax.plot([[0, 2], [period, period + 2]], [[period] * 2, [2 * period] * 2], CLAIM, lw=0.6)
+    ax.text(period + 2.4, 2 * period - 0.3, "what followed\nthe same word\nbefore", color=CLAIM)
     title = f"Head {layer}.{head} attends to what followed"
     ax.set_title(title, loc="left", fontsize=8)
     every, right = np.tile(np.arange(1, 2 * period), texts), right.ravel()

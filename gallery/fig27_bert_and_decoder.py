@@ -13,7 +13,7 @@ reads no special token. Uniform weights would give the sinks {even[0]:.0%} and {
 
 import matplotlib.pyplot as plt
 import numpy as np
-from panels import WIDTH, panels
+from panels import CLAIM, WIDTH, panels
 
 import attnviz
 
@@ -48,7 +48,7 @@ with attnviz.plot.style():
         given.append(drawn.weights[cell[::-1]])
         name = f"{names[n]} head {heads[n].layer}.{heads[n].head}: “{q}” gives “{k}” {given[n]:.0%}"
         ax = attnviz.plot.heatmap(drawn, ax=axes[n], vmin=0, vmax=0.6, title=name, annot=False)
-        ax.add_patch(plt.Rectangle(cell, 1, 1, ec="C1", fc="none", lw=1.5))
+        ax.add_patch(plt.Rectangle(cell, 1, 1, ec=CLAIM, fc="none", lw=1.5))
     for n, name in enumerate(("sink ([CLS], [SEP], first word)", "earlier", "itself", "later")):
         drawn = axes[2].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
         axes[2].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")

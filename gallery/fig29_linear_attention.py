@@ -11,6 +11,7 @@ head {heads[1]} with {of_delta:.0%} and head {heads[2]} with {of_mamba:.0%}.
 
 import matplotlib.pyplot as plt
 import torch
+from panels import CLAIM
 from toy import letters_tokenizer, train_hybrid
 
 import attnviz
@@ -37,7 +38,7 @@ with attnviz.plot.style():
         drawn = attnviz.attention_map(part, layer=layer, head=head)
         attnviz.plot.heatmap(drawn, ax=ax, title=f"{name}, head {head}: {found:.0%}", annot=False)
         for row in rows.tolist():
-            ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec="C1", fc="none", lw=0.8))
+            ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec=CLAIM, fc="none", lw=0.8))
 of_softmax, of_delta, of_mamba = shares
 assert of_softmax > 0.8 > 0.5 > max(of_delta, of_mamba)
 title = "Softmax copies from one symbol, linear attention with spread, signed weights"

@@ -4,6 +4,9 @@ import textwrap
 
 import matplotlib.pyplot as plt
 
+from attnviz.figures.style import LIGHT
+
+CLAIM = LIGHT.claim  # the red of what a title says
 WIDTH = 183
 
 

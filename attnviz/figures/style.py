@@ -92,7 +92,7 @@ class Theme:
     side_pale: tuple[str, ...]  # areas in these colors
     alarm: str  # a verdict that is not "verified"
     masked: str  # cells of keys that a query may not attend to
-    cycle: tuple[str, ...]  # lines and bars; the first six differ with every kind of color vision
+    cycle: tuple[str, ...]  # lines and bars; the first four differ with every color vision
     roles: Mapping[str, str]  # of heads, in every figure and page
     weights: Colormap
     neutral: Colormap  # of weights that say little about the text
@@ -106,11 +106,6 @@ class Theme:
     def role(self, name: str) -> str:
         """Return the color of a role of heads."""
         return self.roles.get(_ALIKE.get(name, name), self.muted)
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        """The colors of several lines, without the red of a claim."""
-        return self.cycle[:1] + self.cycle[2:]
 
     @property
     def rc_params(self) -> dict[Any, Any]:
@@ -151,12 +146,12 @@ def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
 
 
 _CYCLE = (
-    "#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
-    "#4fa3d1", "#b0653a", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
+    "#34508f", "#b0640a", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
+    "#4fa3d1", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
 )  # fmt: skip
 _CYCLE_ON_DARK = (
-    "#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
-    "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
+    "#8fa8e8", "#d99468", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
+    "#7cc4ec", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
 )  # fmt: skip
 # Roles of heads with the color of another: patches nearby are as the previous token, and so on.
 _ALIKE = {

@@ -86,6 +86,15 @@ def test_colors_differ_with_every_kind_of_color_vision(name, vision):
     assert nearest({role: TABLE[role][name] for role in list(TABLE)[6:]}, VISION[vision])[0] >= 10
 
 
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("name", THEMES)
+def test_lines_differ_and_none_has_the_red_of_a_claim(name, vision):
+    theme = THEMES[name]
+    lines = {color: color for color in theme.cycle[:4]}
+    assert nearest(lines, VISION[vision])[0] >= 14
+    assert nearest(lines | {"claim": theme.claim}, VISION[vision])[0] >= 13
+
+
 @pytest.mark.parametrize("name", THEMES)
 def test_text_has_contrast(name):
     theme = THEMES[name]

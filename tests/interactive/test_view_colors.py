@@ -54,12 +54,6 @@ def test_roles_have_the_colors_of_the_figures():
         assert dict(re.findall(r"(\w+): \"(#\w{6})\"", written)) == theme.roles
 
 
-def test_no_line_has_the_red_of_a_claim():
-    assert "lines: withoutRed(CYCLE)" in SOURCE
-    assert "lines: withoutRed(LIGHTER)" in SOURCE
-    assert LIGHT.lines == LIGHT.cycle[:1] + LIGHT.cycle[2:]
-
-
 def colors_in(name):
     """Return the colors of a list of the source."""
     return tuple(re.findall(r"#[0-9a-f]{6}", re.search(rf"{name} = \[([^]]+)\]", SOURCE)[1]))

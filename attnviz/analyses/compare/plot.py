@@ -135,7 +135,7 @@ def _draw_paths(
     lines = LineCollection(segments, colors=theme().gray, linewidths=0.5, alpha=opacity)
     ax.add_collection(lines)
     shown = [paths]
-    for turn, color in zip(turns, theme().lines, strict=False):
+    for turn, color in zip(turns, theme().cycle, strict=False):
         low, high = (array[:, turn.head, statistic].numpy() for array in (result.low, result.high))
         ax.fill_between(steps, low, high, color=color, alpha=0.2, linewidth=0)
         ax.plot(steps, paths[:, turn.head], color=color, linewidth=1.2, marker="o", markersize=2.5)
@@ -152,7 +152,7 @@ def _draw_paths(
     heights = top + down * (1 - paths[-1, [turn.head for turn in turns]] / (1.04 * end))
     x, line = left + AXIS_ROOM + across + 0.05, line_height(SMALL_SIZE)
     middles = spread(heights.tolist(), line, top - line, top + down + line / 2)
-    for name, color, middle in zip(names, theme().lines, middles, strict=False):
+    for name, color, middle in zip(names, theme().cycle, middles, strict=False):
         page.write(x, middle - line / 2, [name], color=color)
     return top + down + _LABELS
 

@@ -101,12 +101,12 @@ export function isDark(scale: Scale, value: number): boolean {
 
 // The cycle of attnviz.figures.style.
 const CYCLE = [
-  "#34508f", "#d1495b", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
-  "#4fa3d1", "#b0653a", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
+  "#34508f", "#b0640a", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
+  "#4fa3d1", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
 ];
 const LIGHTER = [
-  "#8fa8e8", "#f0808f", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
-  "#7cc4ec", "#d99468", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
+  "#8fa8e8", "#d99468", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
+  "#7cc4ec", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
 ];
 
 export interface Theme {
@@ -127,7 +127,7 @@ export interface Theme {
   signed: MapName;
   /** The color of masked cells, as four bytes. */
   masked: number[];
-  /** Of several heads: the cycle, without the color of a claim. */
+  /** Of several heads. */
   lines: string[];
   roles: Record<Role, string>;
 }
@@ -141,12 +141,11 @@ const ROLES_ON_DARK: Record<Role, string> = {
   previous: "#4f86d6", next: "#a8d4f2", same: "#e0b83a", induction: "#5cc4ab", itself: "#ececec", first: "#565a63", special: "#85888f",
   punctuation: "#b9a2dd", retrieval: "#c06bb0", mover: "#e5a8d2", inhibition: "#b3a098",
 };
-const withoutRed = (cycle: string[]) => cycle.filter((_, n) => n !== 1);
 export const LIGHT: Theme = {
   dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd", claim: "#c4122f", query: "#d9720f", alarm: "#b00020",
-  weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: withoutRed(CYCLE), roles: ROLES,
+  weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: CYCLE, roles: ROLES,
 };
 export const DARK: Theme = {
   dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47", claim: "#ff6f85", query: "#f0a04b", alarm: "#ff6b6b",
-  weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [36, 39, 45, 255], lines: withoutRed(LIGHTER), roles: ROLES_ON_DARK,
+  weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [36, 39, 45, 255], lines: LIGHTER, roles: ROLES_ON_DARK,
 };
