@@ -38,7 +38,8 @@ from attnviz.runtime.libraries import copy_to
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
 _AT_ONCE = 2**14  # positions of one run of the whole model
-_CODED = 400  # positions of the coded rows of a batch, at most, that go on to the last layer
+_CODED = 400  # positions of the coded rows of a text, at most, that go on to the last layer
+_TEXTS = 8  # of a batch with more texts none of these go on
 _OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 # The names of modules that read an input of their own kind, or relate two sequences.
 _TOWERS = {
@@ -225,7 +226,8 @@ def change_by_code(
 def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
     """Whether the rows of inputs with changed positions go on to the last attention."""
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
-    return sum(1 + len(one.rows) for one in chosen) * length <= _CODED
+    positions = sum(1 + len(one.rows) for one in chosen) * length
+    return len(chosen) <= _TEXTS and positions <= _CODED * len(chosen)
 
 
 def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
