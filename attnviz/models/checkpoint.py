@@ -24,8 +24,8 @@ from attnviz.models.named import BUNDLED, NAMED, NamedModel
 from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
+from attnviz.results.base import sums_of_words
 from attnviz.runtime.compat import initialize, write_count
-from attnviz.runtime.libraries import copy_to
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
@@ -355,8 +355,8 @@ def _expect_as_it_is(
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
-    Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
-    and column, because `.data` and numpy write without being counted. Packed ones never change.
+    Of each tensor: its address, and how often it was written; of its first row and column a sum of
+    the words, because `.data` and numpy write without being counted. Packed ones never change.
     """
     state = module.state_dict()
     unsaved = (buffer for name, buffer in module.named_buffers() if name not in state)
@@ -364,7 +364,9 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
     tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
-    return tuple((*w, s) for w, s in zip(writes, _sums_of_edges(tensors), strict=True))
+    plain = [tensor.detach() for tensor in tensors if tensor.numel() and not tensor.is_quantized]
+    edges = ((t[0], t.flatten(1)[:, :1]) if t.dim() > 1 else (t,) for t in plain)
+    return (*writes, tuple(sums_of_words([*itertools.chain.from_iterable(edges)])))
 
 
 def _writes(module: PreTrainedModel) -> int:
@@ -415,26 +417,6 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
     device = next(iter(differ.values())).device  # a device is waited for once
     flags = torch.stack([flag.to(device) for flag in differ.values()]).tolist()
     return tuple(itertools.compress(differ, flags))
-
-
-def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the sum of the bytes in the first row and the first column of each tensor."""
-    edges: dict[torch.device, dict[torch.dtype, list[tuple[int, Tensor]]]] = {}
-    for n, tensor in enumerate(tensors):
-        if tensor.numel() and not tensor.is_quantized:
-            rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
-            kind = edges.setdefault(tensor.device, {}).setdefault(tensor.dtype, [])
-            kind += [(n, rows[0]), (n, rows[:, 0])] if tensor.dim() > 1 else [(n, rows[0])]
-    sums = [0] * len(tensors)
-    for device, here in edges.items():
-        parts = [torch.cat([edge for _, edge in kind]).view(torch.uint8) for kind in here.values()]
-        of_tensors = [edge for kind in here.values() for edge in kind]
-        ends = torch.tensor([edge.nbytes for _, edge in of_tensors], device="cpu").cumsum(0) - 1
-        total = torch.cat(parts).cumsum(0, dtype=torch.int64)[copy_to(device, ends)]
-        found = total.diff(prepend=total.new_zeros(1)).tolist()
-        for (n, _), number in zip(of_tensors, found, strict=True):
-            sums[n] += number
-    return sums
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:

@@ -345,7 +345,7 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
 
     described = [(len(tensors), words(values), len(tensors)) for values in several]
     unique = {id(tensor): tensor for tensor in tensors}  # the texts of a batch share weights
-    sums = dict(zip(unique, _sums_of_words([*unique.values()]), strict=True))
+    sums = dict(zip(unique, sums_of_words([*unique.values()]), strict=True))
     numbers = [sums[id(tensor)] for tensor in tensors]
     return [
         hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
@@ -363,7 +363,7 @@ def stored(record: Any) -> dict[str, Any]:
     }
 
 
-def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
+def sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
     """Return a sum over the bits of each tensor, as integers of at most 32 bits.
 
     Each word is added to a key, and neighbors are multiplied: NH, the hash of UMAC (Black et al.
