@@ -254,11 +254,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text as one short line without control characters.
-
-    >>> printable("two\nlines\x1b[2J")
-    'two lines�[2J'
-    """
+    """Return a text as one short line without control characters."""
     line = " ".join(text.split())
     if len(line) > _HEAD + _TAIL:
         line = f"{line[:_HEAD]} … {line[-_TAIL:]}"

@@ -200,10 +200,6 @@ def _places(
 
 
 def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:
-    """Return the indices of the tokens in a region of the text; special tokens are in none.
-
-    >>> pieces_in([(0, 0), (0, 2), (2, 6), (7, 9), (0, 0)], (0, 6))
-    (1, 2)
-    """
+    """Return the indices of the tokens in a region of the text; special tokens are in none."""
     start, end = region
     return tuple(n for n, (a, b) in enumerate(spans) if a < b and a < end and b > start)

@@ -488,11 +488,7 @@ class GivenAttention(AttentionRecord):
 
 
 def row_shares(weights: Tensor) -> Tensor:
-    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in rows of zeros.
-
-    >>> row_shares(torch.tensor([[3.0, -1.0], [0.0, 0.0]])).tolist()
-    [[0.75, 0.25], [0.0, 0.0]]
-    """
+    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in one of zeros."""
     sizes = weights.abs()
     return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 

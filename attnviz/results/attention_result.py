@@ -97,11 +97,7 @@ class MapSummary(base.Savable):
 
 
 def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return how many of `length` rows, or columns, each cell joins; the last may join fewer.
-
-    >>> cell_sizes(7, 3).tolist()
-    [3, 3, 1]
-    """
+    """Return how many of `length` rows, or columns, each cell joins; the last may join fewer."""
     return (length - torch.arange(0, length, cell, device=device)).clamp(max=cell)
 
 
