@@ -68,9 +68,6 @@ _OPTIONS = {
 }
 
 
-# --- parsing: one input, or a list of them
-
-
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """N inputs by kind; a kind that was not given is None."""
@@ -209,9 +206,6 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     if value is None:
         return None
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
-
-
-# --- encoding
 
 
 @dataclass(frozen=True, eq=False)

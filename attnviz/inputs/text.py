@@ -482,9 +482,6 @@ def _is_word_level(tokenizer: Tokenizer) -> bool:
     )
 
 
-# --- the decoder's text: a target, shifted one position to the right
-
-
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
@@ -570,9 +567,6 @@ def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
     with keeping, torch.no_grad(), suppress(Exception):  # fails without them, or ends in `keep`
         module(**inputs)
     return found[0] if found else None
-
-
-# --- generated tokens
 
 
 def continue_axis(tokenizer: Tokenizer | None, axis: Axis | None, ids: Tensor) -> Axis:

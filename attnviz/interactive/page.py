@@ -378,9 +378,6 @@ def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
 
 
-# --- the documents
-
-
 def make_page(data: Mapping[str, Any]) -> str:
     """Return the document of a view; `data` is what `make_payload` returns."""
     results = data["payload"]["results"]

@@ -160,9 +160,6 @@ def _write_table(result: Result, path: Path) -> None:
     pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
 
 
-# --- safetensors
-
-
 def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
     """Write a result; the tensors in `shown` keep their names.
 

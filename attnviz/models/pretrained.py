@@ -68,9 +68,6 @@ _NO_WEIGHTS = re.compile(r"training_args|optimizer|scheduler|rng_state|.*-of-")
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 
 
-# --- shared by all parts
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep logs, progress bars and warnings off the terminal, and restore the settings after."""
@@ -128,9 +125,6 @@ def _refuse_remote_code(
         )
 
 
-# --- config.json
-
-
 def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     """Return the config and the model class of config.json; as in AutoModel, the type decides."""
     if not (folder / "config.json").is_file() and (inner := _inner_checkpoint(folder)):
@@ -167,9 +161,6 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
         if declared is None or not isinstance(config, declared.config_class):
             declared = transformers.MODEL_MAPPING[type(config)]
     return config, declared[0] if isinstance(declared, tuple) else declared
-
-
-# --- the model
 
 
 _MAX_HEADER = 20_000_000  # bytes: 200,000 tensors; millions of empty ones take minutes to read
@@ -398,9 +389,6 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
     """Return the number of rows of the input embedding; None where the model has no such table."""
     embedding = embedding_of(module)
     return None if embedding is None else len(embedding.weight)
-
-
-# --- inputs and their processors
 
 
 @dataclass(frozen=True, eq=False)

@@ -300,8 +300,6 @@ class Call:
                 )
         return path
 
-    # --- what a command does
-
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
         name = name or self.loads.get("model")

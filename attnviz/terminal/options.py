@@ -122,9 +122,6 @@ _FURTHER = (
 FURTHER = {each.name: each for each in _FURTHER}  # options that belong to no function
 
 
-# --- values with a syntax
-
-
 def parse_index(value: str) -> int:
     """Return a whole number; typer reads 0-3 as -3."""
     try:

@@ -392,9 +392,6 @@ def _names(host: str) -> list[str]:
     return [host.lower()]
 
 
-# --- the work for the models: one job at a time, cancelled when nobody waits for it
-
-
 class Cancelled(BaseException):
     """Raised inside a cancelled job; a BaseException, so that no `except Exception` stops it."""
 
