@@ -43,9 +43,7 @@ _SHORT = 300_000  # weights of all heads of a sentence, at most
 _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 _NAMED = 3  # words with the largest contributions that the headline of an explanation names
-_DIGITS = 4  # of a number
 _LONGEST = 24  # letters of a word in a sentence
-_FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 class View:
@@ -336,7 +334,7 @@ def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]
 
 
 def _rounded(number: float) -> float | None:
-    return None if math.isnan(number) else float(f"{number:.{_DIGITS}g}")
+    return None if math.isnan(number) else float(f"{number:.4g}")
 
 
 def _headline(result: ExplainResult) -> str:
@@ -423,7 +421,7 @@ def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) ->
 def make_frame(page: str, title: str) -> str:
     """Return the document in a sandboxed frame, in ASCII."""
     frame = (
-        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_FRAME_HEIGHT}" '
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="720" '
         f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
     )
     return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")

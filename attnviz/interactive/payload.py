@@ -57,7 +57,6 @@ _COLOR_LEVELS = 2**8 - 1  # of numbers that are mainly seen as colors
 _OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
-_PICTURE_SIDE = 384  # pixels of a picture, at most
 _HEAD_BYTES = 40  # of JSON about a head, at most, beside its codes and its rule
 _CODES_BYTES = 28  # of JSON around codes and their format, at most
 _ERROR = Context(prec=3, rounding=ROUND_CEILING)  # of a head: no smaller than it is
@@ -71,8 +70,6 @@ Blocks = dict[str, int]  # the texts of codes, with their numbers
 Json = dict[str, Any]
 Kind = Literal["root", "linear", "signed"]
 Overviews = Sequence[Json | None]  # of each attention
-
-
 Encoding = Mapping[str, int]  # what travels of a head ("map", "query" …), in how many levels each
 _VECTORS: Encoding = {"query": _LEVELS[0], "key": _LEVELS[0]}
 
@@ -169,7 +166,7 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
     vectors = [
-        _VECTORS if all(head.record.has_vectors for head in twins) else {} for twins in heads
+        _VECTORS if all(head.record.query.numel() for head in twins) else {} for twins in heads
     ]
 
     def candidates() -> Iterator[list[Encoding]]:
@@ -353,7 +350,7 @@ def _describe_result(
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
-        "image": picture and data_uri(picture, "jpeg", _PICTURE_SIDE, quality=85),
+        "image": picture and data_uri(picture, "jpeg", side=384, quality=85),
         "waveform": None if result.waveform is None else _waveform(result.waveform),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": [_describe_axis(axis, result) for axis in axes],
@@ -366,10 +363,8 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
     if not _is_short(attention):
         return []
     of_stack, layer = result.stack(attention.stack), attention.layer
-    maps, first = (
-        head_maps(of_stack, layer=layer),
-        attention_map(of_stack, layer=layer, head=attention.kept[0]),
-    )
+    maps = head_maps(of_stack, layer=layer)
+    first = attention_map(of_stack, layer=layer, head=attention.kept[0])
     drawn = (
         replace(first, weights=weights, heads=(head,))
         for weights, head in zip(maps.weights[0], attention.kept, strict=True)

@@ -265,11 +265,6 @@ class AttentionRecord(Attention):
         """The number of query heads H."""
         return self.query.shape[0]
 
-    @property
-    def has_vectors(self) -> bool:
-        """Whether its weights follow from queries and keys, and are not stored as they are."""
-        return self._stored is None
-
     def expect_vectors(self, what: str) -> None:
         """Raise InputError if the user gave the weights; `what` needs more, as in "steps need"."""
 

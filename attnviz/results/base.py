@@ -36,8 +36,6 @@ Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
 Rules = Iterator[tuple[str, bool]]
 
 SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the type
-_NOTEBOOK_WIDTH = 120  # millimeters of the figure that a notebook shows
-_DPI = 144  # of that figure; screens have 96, or more
 _PRIME = 2**31 - 1
 _AT_ONCE = 2**20  # words, an even number
 _TOGETHER = 2**24  # words of several tensors, on another device than a CPU
@@ -266,7 +264,7 @@ def as_html(renderable: Any, plot: Callable[..., Any]) -> str:
     """Return what a notebook shows: the figure, if there is one, above what rich prints."""
     text = text_as_html(renderable)
     try:
-        image = _image(plot(width=_NOTEBOOK_WIDTH), repr(renderable))
+        image = _image(plot(width=120), repr(renderable))
     except AttnvizError:
         return text
     return f"{image}<details><summary>Details</summary>{text}</details>"
@@ -280,7 +278,7 @@ def _image(drawn: Axes | Figure, description: str) -> str:
     figure = drawn if isinstance(drawn, Figure) else drawn.figure
     assert isinstance(figure, Figure)
     with io.BytesIO() as file:
-        figure.savefig(file, format="png", dpi=_DPI)
+        figure.savefig(file, format="png", dpi=144)  # screens have 96, or more
         data = base64.b64encode(file.getvalue()).decode("ascii")
     plt.close(figure)
     width = round(figure.get_size_inches()[0] * 96)

@@ -135,7 +135,7 @@ class Command:
         """Return a parameter as typer reads it."""
         name, syntax = parameter.name, SYNTAX.get(parameter.annotated)
         kind = syntax.kind if syntax else _kind(name, parameter.types)
-        default, described = self.default(parameter), _description(parameter)
+        default, described = self.defaults.get(name, parameter.value), _description(parameter)
         form = "<path>" if Path in parameter.types and group != "loads" else None
         how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
         if kind in (int, list[int]):
@@ -168,10 +168,6 @@ class Command:
         """The parameters that take the text of --file."""
         given = {**self.groups["inputs"], **self.groups["own"]}
         return [name for name in _TEXTS if name in given and Path not in given[name].types]
-
-    def default(self, parameter: Parameter) -> Any:
-        """The default of an option."""
-        return self.defaults.get(parameter.name, parameter.value)
 
 
 def _panel(declared: inspect.Parameter) -> int:
@@ -257,7 +253,7 @@ class Call:
         """Raise InputError for options that a saved result makes useless."""
         groups = self.command.groups
         for name, parameter in {"file": None, **groups["inputs"], **groups["loads"]}.items():
-            default = None if parameter is None else self.command.default(parameter)
+            default = parameter and self.command.defaults.get(name, parameter.value)
             if name == "mode" or self.given.get(name) in (None, default):
                 continue
             if name in _PANELS or name in groups["loads"]:
