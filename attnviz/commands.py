@@ -124,10 +124,7 @@ def view(call: Call) -> int:
 
 
 def _explained_tokens(call: Call) -> int:
-    """Return how many generated tokens to explain: those that the page shows; 0 for none.
-
-    The model does not read its last token, so the page does not show it.
-    """
+    """Return how many generated tokens to explain: those that the page shows; 0 for none."""
     generated = call.inputs.get("generate", 1)
     if not call.given["explain"]:
         if call.given["measure"]:
@@ -140,7 +137,7 @@ def _explained_tokens(call: Call) -> int:
         )
     if {"pair", "image", "audio"} & set(call.inputs):
         raise InputError("--explain reads one text and nothing else. Leave the other input out.")
-    return int(generated) - 1
+    return int(generated) - 1  # the model does not read its last token
 
 
 @Command("demo", "demo.html", _PAGE, PAGE_SUFFIXES, "reading five texts", without=_OF_LOAD)

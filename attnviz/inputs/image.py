@@ -1,7 +1,4 @@
-"""Images: reading, pixel values, the grid of patches, and the picture that the model was given.
-
-In a text with an image or a sound, the model fills placeholders with patches or frames.
-"""
+"""Images: reading, pixel values, the grid of patches, and the picture that the model was given."""
 
 from __future__ import annotations
 

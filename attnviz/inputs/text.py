@@ -243,9 +243,9 @@ def _encode(
     unknown = tokenizer.unk_token_id
     if literal and not tokenizer.is_fast and unknown is not None:
         # A class may look a typed special token up in its vocabulary.
-        typed = [n for n, token in enumerate(ids) if token in tokenizer.all_special_ids]
-        for n in typed:
-            ids[n] = ids[n] if added[n] else unknown
+        for n, token in enumerate(ids):
+            if token in tokenizer.all_special_ids and not added[n]:
+                ids[n] = unknown
     unknown, flags = unknown_id(tokenizer), special_flags(tokenizer, ids)
     segments = [0] * len(ids) if pair is None else _segments(encoding, added)
     if tokenizer.is_fast:

@@ -1,8 +1,7 @@
 """Collect what a page shows of one result, or of two that are compared, as types of JSON.
 
 Each head is shown by its weights, by an overview (a pooled map), or by both. The weights travel as
-a map, or as the queries and keys that the map follows from. `choose_encodings` decides by the size
-of the page.
+a map, or as the queries and keys that the map follows from.
 """
 
 from __future__ import annotations

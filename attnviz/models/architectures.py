@@ -1,8 +1,7 @@
 """The model types of the installed transformers, and the last check of the attention of each.
 
-`scripts/check_architectures.py` builds a tiny random model of every architecture, compares every
-attention that it executes, and writes `architectures.json` beside this module. This module reads
-that file and joins it with what is installed. It loads neither torch nor transformers.
+`scripts/check_architectures.py` writes the check to `architectures.json` beside this module, which
+loads neither torch nor transformers.
 """
 
 from __future__ import annotations

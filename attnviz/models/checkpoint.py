@@ -389,7 +389,7 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
     The class computes them once more, in a copy of the module without its weights. Nothing is known
     of the buffers that it sets elsewhere.
     """
-    modules, differ = dict(model.named_modules()), {}
+    modules, differ = dict(model.named_modules()), list[str]()
     owners = {path: one for path, one in modules.items() if isinstance(one, PreTrainedModel)}
     places = {name.rpartition(".")[0] for name, _ in model.named_buffers(remove_duplicate=False)}
     for path in filter(places.__contains__, modules):
@@ -408,15 +408,9 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
             initialize(owner, fresh)
             for name in unsaved:
                 buffer, own = fresh.get_buffer(name), owned[name]
-                if write_count(buffer) and not own.is_meta:
-                    is_alike = buffer.shape == own.shape
-                    flag = (buffer != own).any() if is_alike else torch.tensor(True, device="cpu")
-                    differ[f"{path}.{name}".lstrip(".")] = flag
-    if not differ:
-        return ()
-    device = next(iter(differ.values())).device  # a device is waited for once
-    flags = torch.stack([flag.to(device) for flag in differ.values()]).tolist()
-    return tuple(itertools.compress(differ, flags))
+                if write_count(buffer) and not own.is_meta and not torch.equal(buffer, own):
+                    differ.append(f"{path}.{name}".lstrip("."))
+    return tuple(differ)
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:

@@ -2,11 +2,8 @@
 
 Weights are read from safetensors only, and no code of a checkpoint runs. The model's class comes
 from config.json and is one of transformers' own. Every weight of the model comes from the files:
-a missing or misshapen tensor, NaN or infinity refuses the checkpoint.
-
-Which kinds of input a model takes follows from the signature of its forward, not from its family.
-Image processors are those that compute with Pillow and NumPy, so that results do not depend on
-whether torchvision is installed.
+a missing or misshapen tensor, NaN or infinity refuses the checkpoint. Image processors are those
+that compute with Pillow and NumPy, so that results do not depend on whether torchvision is there.
 """
 
 from __future__ import annotations

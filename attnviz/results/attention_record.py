@@ -1,8 +1,4 @@
-"""One attention: which keys are visible, what its weights follow from, what the model computed.
-
-The weights of two kinds do not follow from queries and keys, but are stored as they are: those of
-linear attention are a signed matrix that mixes values; others were given by the user.
-"""
+"""One attention: which keys are visible, what its weights follow from, what the model computed."""
 
 from __future__ import annotations
 

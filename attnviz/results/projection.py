@@ -1,8 +1,7 @@
 """How an attention module makes queries, keys and values of its input: as data, recomputed.
 
-Every family of models does it a little differently: a norm here, a rotation there, matrices fused
-in one order or another. Written as data, each is the same few steps with other numbers, and one
-function computes them all, by the formula of `formula.attention` and `formula.projection`.
+Every family of models does it a little differently. Written as data, each is the same few steps
+with other numbers, and one function computes them all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The options of commands that no signature has, and values with a syntax.
-
-The checks here need neither torch nor a model: wrong input is refused in a moment.
-"""
+"""The options of commands that no signature has, and values with a syntax: without torch."""
 
 from __future__ import annotations
 
