@@ -267,11 +267,7 @@ def placeholders(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
 ) -> tuple[dict[str, Tensor], Axis, EncodedInput]:
-    """Tokenize a text with an image or a sound in it.
-
-    A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
-    that are spelled out count as such.
-    """
+    """Tokenize a prompt with an image or a sound in it; special tokens typed there are special."""
     processor: Any = checkpoint.processors.multimodal
     sources = {"image": picture, "audio": sound}
     kinds = [kind for kind in _KINDS if sources[kind] is not None]

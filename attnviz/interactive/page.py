@@ -286,10 +286,7 @@ def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
 def place_explanations(
     result: AttentionResult, explanations: Sequence[ExplainResult]
 ) -> list[dict[str, Any]]:
-    """Return what a page of a generation shows of the explanations of its tokens.
-
-    InputError: an explanation is not of a token that the result has after the same tokens.
-    """
+    """Return what a page of a generation shows of the explanations of its tokens."""
     labels = result.stack().records[0].query_axis.labels
     placed: dict[int, dict[str, Any]] = {}
     for explanation in explanations:

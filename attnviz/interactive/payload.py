@@ -554,9 +554,8 @@ class Head:
     def codes(self, name: str, levels: int = _LEVELS[0]) -> Codes:
         """Return the quantized "map", "query" (m, d), "key" (n, d) or "value" (n, d_v); made once.
 
-        Several heads may share a key head.
-        Vectors have steps of 1/32,767 of the largest number. For large numbers, which dominate a
-        score, that is finer than float16.
+        The steps of vectors are finer than those of float16 for large numbers, which dominate a
+        score: 1/32,767 of the largest.
         """
         if (name, levels) not in self._made:
             kind: Kind = "signed" if self.record.signed else "root"
