@@ -369,7 +369,8 @@ def sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
     """
     parts: list[tuple[int, Tensor]] = []
     for n, tensor in enumerate(tensors):
-        words = tensor.detach().contiguous().reshape(-1)
+        words = tensor.detach().contiguous()  # one number may have any stride, which view refuses
+        words = words.as_strided((words.numel(),), (1,))
         words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
         if count := words.numel():
             some = torch.split(words, _AT_ONCE) if count > _AT_ONCE else [words]
