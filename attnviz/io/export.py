@@ -403,7 +403,6 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _named(name: str, tensor: Tensor) -> dict[str, list[Any]]:
-    """Return the item of a tree for a tensor of this name."""
     strides = tensor.stride()
     return {"tensor": [name, *sorted(range(tensor.dim()), key=lambda d: -strides[d])]}
 

@@ -177,8 +177,10 @@ def check_output(
             if not reason and suffix in DATA_SUFFIXES and path.stat().st_size:
                 reason = "exists, and data are not overwritten by default"
             if reason:
-                advice = "Name another file, or overwrite it: --force, in Python force=True."
-                raise OutputError(f"{path} {reason}. {advice}")
+                raise OutputError(
+                    f"{path} {reason}. Name another file, or overwrite it: --force, in Python "
+                    "force=True."
+                )
     return path
 
 
@@ -196,7 +198,6 @@ def check_folder(path: str | os.PathLike[str]) -> None:
 
 
 def _link_target(path: Path) -> Path:
-    """Return the file that a link points to; any other path as it is."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 

@@ -370,7 +370,6 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
 
 
 def _writes(module: PreTrainedModel) -> int:
-    """Return how often the parameters were written in all."""
     return sum(write_count(one) for one in module.parameters() if not one.is_inference())
 
 

@@ -171,7 +171,6 @@ class Command:
 
 
 def _panel(declared: inspect.Parameter) -> int:
-    """Return the place of the panel of an option in the help."""
     panel = get_args(declared.annotation)[1].rich_help_panel
     return (None, "Input", "Output", "Model", ADVANCED).index(panel)
 
