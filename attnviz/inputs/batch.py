@@ -213,9 +213,7 @@ class Batch:
     """N inputs as tensors; texts are padded to one length T."""
 
     inputs: dict[str, Any]  # by the name of the model's argument; texts (N, T)
-    # The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the
-    # decoder's text in an encoder–decoder).
-    axes: Axes
+    axes: Axes  # of each of the N inputs, by "text", "image", "audio" or "target" (of a decoder)
     image: Tensor | None = None  # (H, W, 3) uint8, the picture as the model saw it
     sound: str | None = None  # the name of the sound
     waveform: Waveform | None = None  # the outline of the sound

@@ -30,9 +30,7 @@ Source = str | TokenIds | Chat  # what is read as one text
 TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 SourcePair = tuple[Source, str | None]
 
-# A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
-# 165 bytes for each byte of English were measured.
-_MEMORY_PER_BYTE = 16
+_MEMORY_PER_BYTE = 16  # offsets of a fast tokenizer; of English, tokens take 105 to 165 on top
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LISTED = 5  # characters or words in a message
@@ -87,8 +85,7 @@ class EncodedInput:
 class Encoded:
     """A text, or a pair, as its tokenizer encodes it."""
 
-    # The entries of each token by name, such as input_ids and special_tokens_mask, and what else
-    # the tokenizer gives.
+    # The entries of each token by name, such as input_ids, and what else the tokenizer gives.
     fields: dict[str, list[int]]
     segments: list[int]  # 0, or 1 for the second text of a pair
     spans: list[Span]  # where each stands in its text; (0, 0) for a special one; empty if not known

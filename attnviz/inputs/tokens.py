@@ -31,9 +31,7 @@ class TokenIds:
     ids: tuple[int, ...]
     segments: tuple[int, ...] | None = None  # the token type of each, if the tokenizer gave them
     padding: int = 0  # how many tokens of padding stood before them, and are left out
-    # Whether a target begins with the first token that the decoder reads, so that it is not shifted
-    # to the right.
-    shifted: bool = False
+    shifted: bool = False  # whether a target begins with the decoder's first token already
 
     @property
     def note(self) -> str:

@@ -143,9 +143,7 @@ class Attention(Savable):
     path: str = doc("The module's name in `model.named_modules()`.")
     call: int = doc("0, 1, … if one module runs several times: layers may share weights.")
     layer: int = doc("Counted from 0 within the stack.")
-    stack: str = doc(
-        '"encoder", "decoder", or "cross" for the decoder\'s attention to the encoder.'
-    )
+    stack: str = doc('"encoder", "decoder", or "cross" from the decoder to the encoder.')
     query_axis: Axis = doc("The positions of the m queries.")
     key_axis: Axis = doc("The positions of the n keys.")
 
@@ -192,9 +190,7 @@ class AttentionRecord(Attention):
     sinks: Tensor | None = doc("(H,) or (H, m), a score beside those of the keys.", default=None)
     input: Tensor | None = doc("X (m, d_model), the module's input.", default=None)
     key_input: Tensor | None = doc("(n, d_model), that of keys in cross-attention.", default=None)
-    projection: Projection | None = doc(
-        "How the module makes Q, K, V and its output.", default=None
-    )
+    projection: Projection | None = doc("How the module makes Q, K, V and output.", default=None)
     rotation: tuple[Tensor, Tensor] | None = doc(
         "(cos, sin) of a rotary position embedding, (m, r) each: two equal halves.", default=None
     )

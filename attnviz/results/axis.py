@@ -34,8 +34,7 @@ _NAMED = 6  # labels that a summary names
 _WRITTEN = 10  # letters of a word before the token that was read in its place
 Patches = tuple[tuple[int, int] | None, ...]
 
-# English words that carry grammar rather than content: articles, pronouns, prepositions,
-# conjunctions, auxiliaries and particles.
+# English words that carry grammar rather than content: articles, pronouns, auxiliaries and such.
 FUNCTION_WORDS = frozenset(
     Path(__file__).with_name("function_words.txt").read_text("utf-8").split()
 )

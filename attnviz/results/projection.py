@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -216,10 +216,7 @@ def join_inputs(records: Sequence[AttentionRecord]) -> AttentionRecord:
 
     inputs, keys = (join([getattr(r, name) for r in records]) for name in ("input", "key_input"))
     angles = [record.rotation for record in records if record.rotation is not None]
-    rotation = None
-    if angles:
-        cosines, sines = zip(*angles, strict=True)
-        rotation = torch.cat(cosines), torch.cat(sines)
+    rotation: Any = tuple(map(torch.cat, zip(*angles, strict=True))) or None
     return replace(first, input=inputs, key_input=keys, rotation=rotation)
 
 
