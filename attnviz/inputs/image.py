@@ -123,8 +123,7 @@ def _picture(image: Image.Image, name: str) -> Picture:
 
 def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
     """Return the model's input tensors for a picture."""
-    processor = checkpoint.processors.image
-    assert processor is not None  # no model is loaded without its processors
+    processor: Any = checkpoint.processors.image  # no model is loaded without its processors
     _expect_memory(checkpoint.name, processor)
     pixels: Any = list(picture.frames) or picture.pixels
     return dict(processor(images=[pixels], return_tensors="pt"))

@@ -65,14 +65,11 @@ def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> Tokeniz
 class EncodedInput:
     """One input of a batch, such as a text with its target, beside its tensors."""
 
-    # How what reaches the model compares with the call of its own tokenizer or processor.
-    check: InputCheck | None = None
-    # What was cut, assumed or not read, and special tokens that are typed in the text.
-    notes: tuple[str, ...] = ()
+    check: InputCheck | None = None  # against the call of its own tokenizer or processor
+    notes: tuple[str, ...] = ()  # what was cut, assumed or not read; special tokens that were typed
     doubt: str | None = None  # why the labels may not be those of the tokens, if so
     cut_from: int | None = None  # how many tokens a text had before it was cut, if so
-    # The text, and the second one of a pair, that were read or that ids say.
-    texts: tuple[str | None, str | None] = (None, None)
+    texts: tuple[str | None, str | None] = (None, None)  # of a pair, both; or what ids say
 
     def __add__(self, other: EncodedInput) -> EncodedInput:
         """Return an input with its target."""
@@ -85,8 +82,7 @@ class EncodedInput:
 class Encoded:
     """A text, or a pair, as its tokenizer encodes it."""
 
-    # The entries of each token by name, such as input_ids, and what else the tokenizer gives.
-    fields: dict[str, list[int]]
+    fields: dict[str, list[int]]  # of each token by name, such as input_ids, and what else is given
     segments: list[int]  # 0, or 1 for the second text of a pair
     spans: list[Span]  # where each stands in its text; (0, 0) for a special one; empty if not known
     texts: TextPair  # the text, and the second one of a pair

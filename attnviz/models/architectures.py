@@ -88,8 +88,7 @@ class Catalogue:
     transformers: str
     torch: str
     architectures: dict[str, Architecture]
-    # Model types that are not checked alone, with that of which each is a part or another name.
-    parts: dict[str, str]
+    parts: dict[str, str]  # types that are not checked alone, with that of which each is a part
 
 
 def architectures(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +31,7 @@ from attnviz.runtime.compat import initialize, write_count
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
 _TOKENIZER_FILES = (*pretrained.VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
+_version_of = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")  # of a file
 _MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", ADAPTER)
 _DTYPES = {
     "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16,
@@ -425,14 +427,10 @@ def _sha256_of_state(module: PreTrainedModel) -> str:
 
 def _sha256_of_files(files: Sequence[Path], *before: str) -> str:
     """Return the SHA-256 of one file; of several, or after others, of the joined hex digests."""
-    stats = [(file, file.stat()) for file in files]
-    known = [
-        _sha256_of_file(f, (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)) for f, s in stats
-    ]
-    digests = [*before, *known]
-    return (
-        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    )
+    digests = [*before, *(_sha256_of_file(file, _version_of(file.stat())) for file in files)]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @lru_cache(64)

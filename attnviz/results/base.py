@@ -275,8 +275,7 @@ def _image(drawn: Axes | Figure, description: str) -> str:
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
-    figure = drawn if isinstance(drawn, Figure) else drawn.figure
-    assert isinstance(figure, Figure)
+    figure: Any = drawn if isinstance(drawn, Figure) else drawn.figure
     with io.BytesIO() as file:
         figure.savefig(file, format="png", dpi=144)  # screens have 96, or more
         data = base64.b64encode(file.getvalue()).decode("ascii")

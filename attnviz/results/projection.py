@@ -272,10 +272,7 @@ def follow(
 
 def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Linear]:
     """Take the steps between the head output and W^O, which is returned too."""
-    projection = record.projection
-    assert projection is not None
-    assert projection.output is not None
-    assert projection.before_output is not None
+    projection: Any = record.projection  # known where `has_output`
     X = _to(record.input, heads)
     return follow(projection.before_output, heads, X=X), projection.output
 

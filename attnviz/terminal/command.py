@@ -346,7 +346,6 @@ class Call:
 
     def save_page(self, page: Any, agreement: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
-        assert self.path is not None
         with progress_bar("writing the page"):
             page.save(self.path, force=self.force)
         code = print_verdict(agreement, self.path, json=False)
