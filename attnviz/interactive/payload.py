@@ -22,14 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import (
-    attention_map,
-    choose_word,
-    head_maps,
-    pool,
-    pooled,
-    rank_heads,
-)
+from attnviz.analyses.maps import compute
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
@@ -246,7 +239,7 @@ def _rank_heads(
 ) -> dict[HeadKey, list[Head]]:
     """Return the heads with records in every result, first those without an overview, by rank."""
     stack = result.stack().stacks[0]
-    ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
+    ranks = {(stack, s.layer, s.head): n for n, s in enumerate(compute.rank_heads(result).scores)}
     heads: dict[HeadKey, list[Head]] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
         known = [record for one in twins if (record := _record_of(one)) is not None]
@@ -270,11 +263,11 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[Json | N
     for attention in attentions:
         longest = max(len(attention.query_axis), len(attention.key_axis))
         if isinstance(attention, StreamedAttention):
-            maps, groups, _ = pooled(attention, [], side)
+            maps, groups, _ = compute.pooled(attention, [], side)
             cell = groups.side.cell
         elif longest > side:
             cell = -(-longest // side)
-            maps = pool(attention.weights().cpu(), cell)
+            maps = compute.pool(attention.weights().cpu(), cell)
         else:
             overviews.append(None)
             continue
@@ -362,8 +355,8 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
     if not _is_short(attention):
         return []
     of_stack, layer = result.stack(attention.stack), attention.layer
-    maps = head_maps(of_stack, layer=layer)
-    first = attention_map(of_stack, layer=layer, head=attention.kept[0])
+    maps = compute.head_maps(of_stack, layer=layer)
+    first = compute.attention_map(of_stack, layer=layer, head=attention.kept[0])
     drawn = (
         replace(first, weights=weights, heads=(head,))
         for weights, head in zip(maps.weights[0], attention.kept, strict=True)
@@ -384,7 +377,7 @@ def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
         "wordLabels": [words.get(n, label) for n, label in enumerate(axis.word_labels)],
         "special": [index for index, special in enumerate(axis.special) if special],
         **({"unknown": [n for n, read in enumerate(unread) if read]} if any(unread) else {}),
-        "word": choose_word(axis),
+        "word": compute.choose_word(axis),
         "second": axis.segments.index(1) if 1 in axis.segments else None,
         "generated": _first_generated(axis, result.provenance),
         "patches": axis.patches,

@@ -23,13 +23,8 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-from transformers import (
-    CONFIG_MAPPING,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-    SequenceFeatureExtractor,
-)
+from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging as progress_bars
 
