@@ -28,18 +28,9 @@ from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
 from attnviz.heads import head_families
 from attnviz.io.files import data_uri
-from attnviz.results import (
-    AttentionRecord,
-    AttentionResult,
-    Axis,
-    GivenAttention,
-    MaskRule,
-    NextTokens,
-    StreamedAttention,
-    Waveform,
-)
+from attnviz.results import AttentionRecord, AttentionResult, Axis, GivenAttention, MaskRule
 from attnviz.results.agreement_report import LINEAR
-from attnviz.results.attention_result import Provenance
+from attnviz.results.attention_result import NextTokens, Provenance, StreamedAttention, Waveform
 from attnviz.results.axis import find_words, token_groups
 from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source

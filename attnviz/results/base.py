@@ -41,9 +41,6 @@ _AT_ONCE = 2**20  # words, an even number
 _TOGETHER = 2**24  # words of several tensors, on another device than a CPU
 _PLAIN = {str, int, float, bool, type(None)}  # what a sequence writes as it is
 _WORDS = {1: torch.uint8, 2: torch.int16}  # of larger numbers int32
-_INDENTED = textwrap.TextWrapper(
-    96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-)
 
 
 def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> Any:
@@ -64,7 +61,8 @@ def documented(cls: Any = None, *, eq: bool = False) -> Any:
     section = "\n\nAttributes\n----------"
     for each in fields(made):
         if "doc" in each.metadata:
-            section += f"\n{each.name} : {each.type}\n{_INDENTED.fill(each.metadata['doc'])}"
+            text = textwrap.fill(each.metadata["doc"], 92, break_on_hyphens=False)
+            section += f"\n{each.name} : {each.type}\n{textwrap.indent(text, '    ')}"
     written = inspect.cleandoc(cls.__doc__ or "")
     cls.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)
     return cls
