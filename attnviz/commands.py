@@ -13,15 +13,8 @@ from typing import Any
 from attnviz.analyses.example import check_source
 from attnviz.errors import InputError, ModelError, refuse_given, require
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
+from attnviz.terminal import console as terminal
 from attnviz.terminal.command import COMMANDS, Call, Command
-from attnviz.terminal.console import (
-    console,
-    print_json,
-    print_models,
-    print_verdict,
-    progress_bar,
-    wide_console,
-)
 from attnviz.terminal.options import parse_word_pair
 
 __all__ = ["COMMANDS"]
@@ -49,7 +42,7 @@ def heatmap(call: Call) -> int:
     layer, head = call.values.get("layer"), call.values.get("head")
     result = call.attend(layers=layer, heads=head)
 
-    with progress_bar("drawing"):
+    with terminal.progress_bar("drawing"):
         from attnviz.analyses.maps.compute import rank_heads
         from attnviz.analyses.maps.plot import draw_heatmap, select_map
 
@@ -64,7 +57,7 @@ def heatmap(call: Call) -> int:
     ranking = ranking.of_layer(layer) if words is None and isinstance(layer, int) else ranking
     return call.report(
         drawn.map,
-        *drawn.map.printed(drawn.finding, console.width),
+        *drawn.map.printed(drawn.finding, terminal.console.width),
         ranking,
         draw=lambda: draw_heatmap(drawn, **call.look).get_figure(root=True),
     )
@@ -112,7 +105,7 @@ def view(call: Call) -> int:
     if tokens:
         from attnviz.analyses.explain.compute import explain_generation
 
-        with progress_bar("explaining the tokens"):
+        with terminal.progress_bar("explaining the tokens"):
             options["explain"] = explain_generation(
                 str(text), generate=tokens, measure=call.given["measure"], model=call.model
             )
@@ -124,10 +117,7 @@ def view(call: Call) -> int:
 
 
 def _explained_tokens(call: Call) -> int:
-    """Return how many generated tokens to explain: those that the page shows; 0 for none.
-
-    The model does not read its last token, so the page does not show it.
-    """
+    """Return how many generated tokens to explain: those that the page shows; 0 for none."""
     generated = call.inputs.get("generate", 1)
     if not call.given["explain"]:
         if call.given["measure"]:
@@ -140,7 +130,7 @@ def _explained_tokens(call: Call) -> int:
         )
     if {"pair", "image", "audio"} & set(call.inputs):
         raise InputError("--explain reads one text and nothing else. Leave the other input out.")
-    return int(generated) - 1
+    return int(generated) - 1  # the model does not read its last token
 
 
 @Command("demo", "demo.html", _PAGE, PAGE_SUFFIXES, "reading five texts", without=_OF_LOAD)
@@ -173,10 +163,10 @@ def verify(call: Call) -> int:
         save_result(result, call.path, force=call.force)
     if call.json:
         notes = {"notes": list(result.notes)}
-        print_json({**asdict(result.provenance), **notes, **result.agreement.about()})
+        terminal.print_json({**asdict(result.provenance), **notes, **result.agreement.about()})
     else:
-        console.print(result)
-    return print_verdict(result.checked_agreement, call.path, json=call.json)
+        terminal.console.print(result)
+    return terminal.print_verdict(result.checked_agreement, call.path, json=call.json)
 
 
 @Command("check", doing="comparing the weights")
@@ -261,7 +251,7 @@ def models(call: Call) -> int:
 
     matching = call.compute()
     if not call.json:
-        print_models(matching)
+        terminal.print_models(matching)
         return 0
     versions = {"transformers": version_of("transformers")}
     versions["checked_with"] = last_check().transformers
@@ -303,7 +293,7 @@ def doctor(call: Call) -> int:
     if call.json:
         _print_without_torch(result.about())
     else:
-        wide_console().print(result)
+        terminal.wide_console().print(result)
     return 0 if result.works else ModelError.exit_code
 
 

@@ -1,11 +1,5 @@
 """The exceptions that attnviz raises on purpose, and helpers for their messages.
 
-    AttnvizError
-    ├── InputError   (ValueError)   exit code 2: the text, a selection or an option cannot be used
-    ├── ModelError                  exit code 3: the model cannot be found, read, run or verified
-    └── OutputError  (OSError)      exit code 4: the result cannot be written
-    AttnvizWarning   (UserWarning)
-
 A message is one line: what is wrong, then how to fix it. On the command line an exception becomes
 that line and its exit code.
 """
@@ -254,11 +248,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text as one short line without control characters.
-
-    >>> printable("two\nlines\x1b[2J")
-    'two lines�[2J'
-    """
+    """Return a text as one short line without control characters."""
     line = " ".join(text.split())
     if len(line) > _HEAD + _TAIL:
         line = f"{line[:_HEAD]} … {line[-_TAIL:]}"

@@ -124,10 +124,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def encode_arguments(
     checkpoint: Checkpoint, given: Arguments
 ) -> tuple[dict[str, Any], Axes, tuple[_Texts, ...]]:
-    """Return arguments as the model takes them, the axes of N inputs by kind, and their N texts.
-
-    Raises InputError for a name that the model's forward does not take.
-    """
+    """Return arguments as the model takes them, the axes of N inputs by kind, and their N texts."""
     module = checkpoint.module
     names = pretrained.forward_parameters(module)
     main_name = pretrained.main_input(module)

@@ -24,7 +24,6 @@ AudioSource: TypeAlias = (
     "str | os.PathLike[str] | np.ndarray[Any, Any] | Tensor | Mapping[str, Any]"
 )
 
-_PARTS = 1000  # of the outline of a sound
 _HIGHEST_RATE = 1_000_000  # samples a second
 _MOST_CHANNELS = 32
 _PROJECTIONS = ("q_proj", "query", "qkv", "linear_q", "q_lin")  # where attention begins
@@ -167,7 +166,7 @@ def _read_file(path: Path) -> tuple[NDArray[np.float64], int]:
 def waveform(sound: Sound) -> Waveform:
     """Return the least and the largest sample of each of at most 1,000 equal parts of a sound."""
     count = len(sound.samples)
-    parts = min(count, _PARTS)
+    parts = min(count, 1000)
     starts = np.arange(parts) * count // parts
     extremes = [extreme.reduceat(sound.samples, starts) for extreme in (np.minimum, np.maximum)]
     return Waveform(sound.seconds, torch.from_numpy(np.stack(extremes, axis=1)))

@@ -10,6 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from attnviz.errors import InputError, ModelError, expect_words, positive_number, refuse_given
+from attnviz.inputs import audio as audio_inputs
+from attnviz.inputs import image as image_inputs
 from attnviz.inputs.arguments import (
     Arguments,
     ArgumentSource,
@@ -18,28 +20,6 @@ from attnviz.inputs.arguments import (
     outside_embedding,
     parse_arguments,
     unfilled_note,
-)
-from attnviz.inputs.audio import (
-    AudioSource,
-    Sound,
-    TimeSteps,
-    encode_sound,
-    read_sound,
-    resample,
-    sound_axis,
-    time_steps,
-    waveform,
-)
-from attnviz.inputs.image import (
-    ImageSource,
-    Picture,
-    encode_image,
-    encode_multimodal,
-    feature_map_axes,
-    image_axis,
-    placeholders,
-    processed_image,
-    read_image,
 )
 from attnviz.inputs.text import (
     EncodedInput,
@@ -68,9 +48,6 @@ _OPTIONS = {
 }
 
 
-# --- parsing: one input, or a list of them
-
-
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """N inputs by kind; a kind that was not given is None."""
@@ -78,8 +55,8 @@ class Inputs:
     texts: Sequence[str | TokenIds | Chat] | None = None
     pairs: Many[str] | None = None  # the second texts of pairs
     targets: Sequence[str | TokenIds] | None = None  # texts of the decoder, or ids
-    pictures: list[Picture] | None = None  # images or videos
-    sounds: list[Sound] | None = None
+    pictures: list[image_inputs.Picture] | None = None  # images or videos
+    sounds: list[audio_inputs.Sound] | None = None
     several: bool = False  # whether the caller gave a list
     generate: int | None = None  # the number of tokens that the model generates
     arguments: Arguments | None = None  # of the model's forward; then no other kind is given
@@ -108,8 +85,8 @@ def parse_inputs(
     *,
     pair: str | Many[str] | None = None,
     target: TokensSource | Many[str] | Many[TokensSource] | None = None,
-    image: ImageSource | Many[ImageSource] | None = None,
-    audio: AudioSource | Many[AudioSource] | None = None,
+    image: image_inputs.ImageSource | Many[image_inputs.ImageSource] | None = None,
+    audio: audio_inputs.AudioSource | Many[audio_inputs.AudioSource] | None = None,
     sampling_rate: int | None = None,
     inputs: ArgumentSource | None = None,
     queries: Sequence[str] | None = None,
@@ -143,8 +120,8 @@ def parse_inputs(
         texts=texts,
         pairs=read_texts(pair, "pair", ids=False)[0],
         targets=targets,
-        pictures=_map(image, read_image),
-        sounds=_map(audio, lambda item: read_sound(item, sampling_rate)),
+        pictures=_map(image, image_inputs.read_image),
+        sounds=_map(audio, lambda item: audio_inputs.read_sound(item, sampling_rate)),
         several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
         generate=generate,
     )
@@ -211,21 +188,16 @@ def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
     return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
-# --- encoding
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """N inputs as tensors; texts are padded to one length T."""
 
     inputs: dict[str, Any]  # by the name of the model's argument; texts (N, T)
-    # The positions of each of the N inputs, by kind: "text", "image", "audio" or "target" (the
-    # decoder's text in an encoder–decoder).
-    axes: Axes
+    axes: Axes  # of each of the N inputs, by "text", "image", "audio" or "target" (of a decoder)
     image: Tensor | None = None  # (H, W, 3) uint8, the picture as the model saw it
     sound: str | None = None  # the name of the sound
     waveform: Waveform | None = None  # the outline of the sound
-    steps: TimeSteps | None = None  # where the sound is in `inputs`
+    steps: audio_inputs.TimeSteps | None = None  # where the sound is in `inputs`
     details: tuple[EncodedInput, ...] = ()  # what is known of each input
 
 
@@ -255,16 +227,18 @@ def encode(
     kinds = [kind for kind, value in sources.items() if value is not None]
     _expect_kinds(checkpoint, kinds, generating=generating)
     if sound is not None and checkpoint.processors.audio is not None:
-        sound = resample(sound, int(checkpoint.processors.audio.sampling_rate))
+        sound = audio_inputs.resample(sound, int(checkpoint.processors.audio.sampling_rate))
     tensors: dict[str, Tensor] = {}
     axes: Axes = {}
     details: Sequence[EncodedInput] = [EncodedInput()] * len(texts or (None,))
     more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
-        filled = [kind for kind in kinds if kind in placeholders(checkpoint)]
+        filled = [kind for kind in kinds if kind in image_inputs.placeholders(checkpoint)]
         if filled and texts is not None:
-            tensors, axis, detail = encode_multimodal(checkpoint, str(texts[0]), image, sound)
+            tensors, axis, detail = image_inputs.encode_multimodal(
+                checkpoint, str(texts[0]), image, sound
+            )
             axes["text"], details = (axis,), [detail]
         elif texts is not None:
             seconds: Sequence[str | None] = inputs.pairs or [None] * len(texts)
@@ -272,16 +246,16 @@ def encode(
             tensors, axes["text"], details = encode_texts(checkpoint, text_pairs, truncate=truncate)
         if image is not None:
             if "image" not in filled:
-                tensors |= encode_image(checkpoint, image)
-            if (axis_of_image := image_axis(module, tensors)) is not None:
+                tensors |= image_inputs.encode_image(checkpoint, image)
+            if (axis_of_image := image_inputs.image_axis(module, tensors)) is not None:
                 axes["image"] = (axis_of_image,)
         if sound is not None:
             if "audio" not in filled:
-                encoded, note = encode_sound(checkpoint, sound, truncate=truncate)
+                encoded, note = audio_inputs.encode_sound(checkpoint, sound, truncate=truncate)
                 tensors |= encoded
                 more += [note] if note else []
-            if (steps := time_steps(checkpoint, sound, tensors)) is not None:
-                axes["audio"] = (sound_axis(checkpoint, sound, steps, tensors),)
+            if (steps := audio_inputs.time_steps(checkpoint, sound, tensors)) is not None:
+                axes["audio"] = (audio_inputs.sound_axis(checkpoint, sound, steps, tensors),)
         if targets is not None:
             encoded, axes["target"], of_target = encode_target(
                 checkpoint, targets, truncate=truncate
@@ -289,13 +263,13 @@ def encode(
             tensors |= encoded
             details = [one + other for one, other in zip(details, of_target, strict=True)]
         if image is not None:
-            pixels = processed_image(checkpoint, image, tensors)
+            pixels = image_inputs.processed_image(checkpoint, image, tensors)
     if image is None and sound is None:  # their placeholders have no row in the embedding
         _expect_rows(checkpoint, tensors)
     names = pretrained.forward_parameters(module)
     tensors = placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
     if image is not None:
-        axes |= feature_map_axes(module, tensors)
+        axes |= image_inputs.feature_map_axes(module, tensors)
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
     more += [*own, *unfilled_note(checkpoint, list(tensors))]
     if any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__):  # (N, choices, T)
@@ -305,7 +279,7 @@ def encode(
         axes,
         pixels,
         sound=None if sound is None else sound.name,
-        waveform=None if sound is None else waveform(sound),
+        waveform=None if sound is None else audio_inputs.waveform(sound),
         steps=steps,
         details=tuple(replace(detail, notes=(*more, *detail.notes)) for detail in details),
     )
@@ -325,7 +299,7 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
     return Batch(
         inputs,
         axes,
-        image=processed_image(checkpoint, None, inputs) if has_image else None,
+        image=image_inputs.processed_image(checkpoint, None, inputs) if has_image else None,
         details=tuple(
             EncodedInput(InputCheck(True, differs), (read, *differs, *own), texts=pair)
             for pair in texts
@@ -394,7 +368,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
                 f"{needed}, not {_NAMES[kind]}. Leave it out, or choose a model that reads it."
             )
     for kind in readable:
-        is_optional = "text" in readable and kind in placeholders(checkpoint)
+        is_optional = "text" in readable and kind in image_inputs.placeholders(checkpoint)
         if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
             raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 

@@ -1,7 +1,4 @@
-"""Images: reading, pixel values, the grid of patches, and the picture that the model was given.
-
-In a text with an image or a sound, the model fills placeholders with patches or frames.
-"""
+"""Images: reading, pixel values, the grid of patches, and the picture that the model was given."""
 
 from __future__ import annotations
 
@@ -126,8 +123,7 @@ def _picture(image: Image.Image, name: str) -> Picture:
 
 def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
     """Return the model's input tensors for a picture."""
-    processor = checkpoint.processors.image
-    assert processor is not None  # no model is loaded without its processors
+    processor: Any = checkpoint.processors.image  # no model is loaded without its processors
     _expect_memory(checkpoint.name, processor)
     pixels: Any = list(picture.frames) or picture.pixels
     return dict(processor(images=[pixels], return_tensors="pt"))
@@ -270,11 +266,7 @@ def placeholders(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
 ) -> tuple[dict[str, Tensor], Axis, EncodedInput]:
-    """Tokenize a text with an image or a sound in it.
-
-    A placeholder that the text lacks is put in front of it. Such a text is a prompt: special tokens
-    that are spelled out count as such.
-    """
+    """Tokenize a prompt with an image or a sound in it; special tokens typed there are special."""
     processor: Any = checkpoint.processors.multimodal
     sources = {"image": picture, "audio": sound}
     kinds = [kind for kind in _KINDS if sources[kind] is not None]

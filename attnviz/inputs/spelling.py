@@ -36,9 +36,6 @@ def unknown_id(tokenizer: Tokenizer) -> int | None:
     return unknown
 
 
-# --- labels
-
-
 def read_labels(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[str]:
     r"""Return the text of each token, without the marks that stand for a space.
 
@@ -61,9 +58,6 @@ def _label(token_id: int, tokenizer: Tokenizer | None) -> str:
         return str(token)
     text = bytes(value or 0 for value in values).decode(errors="backslashreplace").strip()
     return re.sub(r"\\x(..)", lambda match: f"<0x{match[1].upper()}>", text)
-
-
-# --- places in a text
 
 
 @cache
@@ -200,10 +194,6 @@ def _places(
 
 
 def pieces_in(spans: Sequence[Span], region: Span) -> tuple[int, ...]:
-    """Return the indices of the tokens in a region of the text; special tokens are in none.
-
-    >>> pieces_in([(0, 0), (0, 2), (2, 6), (7, 9), (0, 0)], (0, 6))
-    (1, 2)
-    """
+    """Return the indices of the tokens in a region of the text; special tokens are in none."""
     start, end = region
     return tuple(n for n, (a, b) in enumerate(spans) if a < b and a < end and b > start)

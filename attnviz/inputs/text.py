@@ -30,9 +30,7 @@ Source = str | TokenIds | Chat  # what is read as one text
 TextPair = tuple[str, str | None]  # a text, and the second one of a pair
 SourcePair = tuple[Source, str | None]
 
-# A fast tokenizer stores 16 bytes for each byte of a text (its offsets). Tokens come on top: 105 to
-# 165 bytes for each byte of English were measured.
-_MEMORY_PER_BYTE = 16
+_MEMORY_PER_BYTE = 16  # offsets of a fast tokenizer; of English, tokens take 105 to 165 on top
 _SEGMENTS = re.compile("token_type|seg")  # in the names of parameters
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LISTED = 5  # characters or words in a message
@@ -67,14 +65,11 @@ def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> Tokeniz
 class EncodedInput:
     """One input of a batch, such as a text with its target, beside its tensors."""
 
-    # How what reaches the model compares with the call of its own tokenizer or processor.
-    check: InputCheck | None = None
-    # What was cut, assumed or not read, and special tokens that are typed in the text.
-    notes: tuple[str, ...] = ()
+    check: InputCheck | None = None  # against the call of its own tokenizer or processor
+    notes: tuple[str, ...] = ()  # what was cut, assumed or not read; special tokens that were typed
     doubt: str | None = None  # why the labels may not be those of the tokens, if so
     cut_from: int | None = None  # how many tokens a text had before it was cut, if so
-    # The text, and the second one of a pair, that were read or that ids say.
-    texts: tuple[str | None, str | None] = (None, None)
+    texts: tuple[str | None, str | None] = (None, None)  # of a pair, both; or what ids say
 
     def __add__(self, other: EncodedInput) -> EncodedInput:
         """Return an input with its target."""
@@ -87,9 +82,7 @@ class EncodedInput:
 class Encoded:
     """A text, or a pair, as its tokenizer encodes it."""
 
-    # The entries of each token by name, such as input_ids and special_tokens_mask, and what else
-    # the tokenizer gives.
-    fields: dict[str, list[int]]
+    fields: dict[str, list[int]]  # of each token by name, such as input_ids, and what else is given
     segments: list[int]  # 0, or 1 for the second text of a pair
     spans: list[Span]  # where each stands in its text; (0, 0) for a special one; empty if not known
     texts: TextPair  # the text, and the second one of a pair
@@ -243,9 +236,9 @@ def _encode(
     unknown = tokenizer.unk_token_id
     if literal and not tokenizer.is_fast and unknown is not None:
         # A class may look a typed special token up in its vocabulary.
-        typed = [n for n, token in enumerate(ids) if token in tokenizer.all_special_ids]
-        for n in typed:
-            ids[n] = ids[n] if added[n] else unknown
+        for n, token in enumerate(ids):
+            if token in tokenizer.all_special_ids and not added[n]:
+                ids[n] = unknown
     unknown, flags = unknown_id(tokenizer), special_flags(tokenizer, ids)
     segments = [0] * len(ids) if pair is None else _segments(encoding, added)
     if tokenizer.is_fast:
@@ -482,9 +475,6 @@ def _is_word_level(tokenizer: Tokenizer) -> bool:
     )
 
 
-# --- the decoder's text: a target, shifted one position to the right
-
-
 def encode_target(
     checkpoint: Checkpoint, targets: Sequence[str | TokenIds], *, truncate: bool
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
@@ -570,9 +560,6 @@ def own_decoder_ids(module: Any, inputs: Mapping[str, Any]) -> Tensor | None:
     with keeping, torch.no_grad(), suppress(Exception):  # fails without them, or ends in `keep`
         module(**inputs)
     return found[0] if found else None
-
-
-# --- generated tokens
 
 
 def continue_axis(tokenizer: Tokenizer | None, axis: Axis | None, ids: Tensor) -> Axis:

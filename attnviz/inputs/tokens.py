@@ -16,8 +16,7 @@ from attnviz.inputs.spelling import unknown_id
 
 # What a user may give as one text. A type checker reads a string only in one piece.
 _Ids: TypeAlias = "BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int]"
-_Messages: TypeAlias = Sequence[Mapping[str, Any]]
-TextSource: TypeAlias = "str | _Ids | _Messages"
+TextSource: TypeAlias = "str | _Ids | Sequence[Mapping[str, Any]]"
 TokensSource: TypeAlias = "str | TokenIds | _Ids"
 # What a tokenizer reports beside the arguments of a model.
 BOOKKEEPING = {"special_tokens_mask", "offset_mapping", "length", "num_truncated_tokens",
@@ -32,9 +31,7 @@ class TokenIds:
     ids: tuple[int, ...]
     segments: tuple[int, ...] | None = None  # the token type of each, if the tokenizer gave them
     padding: int = 0  # how many tokens of padding stood before them, and are left out
-    # Whether a target begins with the first token that the decoder reads, so that it is not shifted
-    # to the right.
-    shifted: bool = False
+    shifted: bool = False  # whether a target begins with the decoder's first token already
 
     @property
     def note(self) -> str:

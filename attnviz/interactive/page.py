@@ -43,9 +43,7 @@ _SHORT = 300_000  # weights of all heads of a sentence, at most
 _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 _NAMED = 3  # words with the largest contributions that the headline of an explanation names
-_DIGITS = 4  # of a number
 _LONGEST = 24  # letters of a word in a sentence
-_FRAME_HEIGHT = 720  # pixels of the view in a notebook
 
 
 class View:
@@ -288,10 +286,7 @@ def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
 def place_explanations(
     result: AttentionResult, explanations: Sequence[ExplainResult]
 ) -> list[dict[str, Any]]:
-    """Return what a page of a generation shows of the explanations of its tokens.
-
-    InputError: an explanation is not of a token that the result has after the same tokens.
-    """
+    """Return what a page of a generation shows of the explanations of its tokens."""
     labels = result.stack().records[0].query_axis.labels
     placed: dict[int, dict[str, Any]] = {}
     for explanation in explanations:
@@ -336,7 +331,7 @@ def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]
 
 
 def _rounded(number: float) -> float | None:
-    return None if math.isnan(number) else float(f"{number:.{_DIGITS}g}")
+    return None if math.isnan(number) else float(f"{number:.4g}")
 
 
 def _headline(result: ExplainResult) -> str:
@@ -376,9 +371,6 @@ def _details(result: ExplainResult) -> str:
 
 def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
-
-
-# --- the documents
 
 
 def make_page(data: Mapping[str, Any]) -> str:
@@ -426,7 +418,7 @@ def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) ->
 def make_frame(page: str, title: str) -> str:
     """Return the document in a sandboxed frame, in ASCII."""
     frame = (
-        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="{_FRAME_HEIGHT}" '
+        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="720" '
         f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
     )
     return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")

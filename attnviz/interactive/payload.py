@@ -1,8 +1,7 @@
 """Collect what a page shows of one result, or of two that are compared, as types of JSON.
 
 Each head is shown by its weights, by an overview (a pooled map), or by both. The weights travel as
-a map, or as the queries and keys that the map follows from. `choose_encodings` decides by the size
-of the page.
+a map, or as the queries and keys that the map follows from.
 """
 
 from __future__ import annotations
@@ -23,31 +22,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from attnviz.analyses.maps.compute import (
-    attention_map,
-    choose_word,
-    head_maps,
-    pool,
-    pooled,
-    rank_heads,
-)
+from attnviz.analyses.maps import compute
 from attnviz.errors import InputError, ModelError
 from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
 from attnviz.heads import head_families
 from attnviz.io.files import data_uri
-from attnviz.results import (
-    AttentionRecord,
-    AttentionResult,
-    Axis,
-    GivenAttention,
-    MaskRule,
-    NextTokens,
-    StreamedAttention,
-    Waveform,
-)
+from attnviz.results import AttentionRecord, AttentionResult, Axis, GivenAttention, MaskRule
 from attnviz.results.agreement_report import LINEAR
-from attnviz.results.attention_result import Provenance
+from attnviz.results.attention_result import NextTokens, Provenance, StreamedAttention, Waveform
 from attnviz.results.axis import find_words, token_groups
 from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source
@@ -57,7 +40,6 @@ _COLOR_LEVELS = 2**8 - 1  # of numbers that are mainly seen as colors
 _OVERVIEW_LEVELS = 2**10 - 1
 _OVERVIEW_SIDE = 64  # cells of a side of an overview, at most
 _OVERVIEW_CELLS = 2_000_000  # of the overviews of all heads, at most
-_PICTURE_SIDE = 384  # pixels of a picture, at most
 _HEAD_BYTES = 40  # of JSON about a head, at most, beside its codes and its rule
 _CODES_BYTES = 28  # of JSON around codes and their format, at most
 _ERROR = Context(prec=3, rounding=ROUND_CEILING)  # of a head: no smaller than it is
@@ -71,8 +53,6 @@ Blocks = dict[str, int]  # the texts of codes, with their numbers
 Json = dict[str, Any]
 Kind = Literal["root", "linear", "signed"]
 Overviews = Sequence[Json | None]  # of each attention
-
-
 Encoding = Mapping[str, int]  # what travels of a head ("map", "query" …), in how many levels each
 _VECTORS: Encoding = {"query": _LEVELS[0], "key": _LEVELS[0]}
 
@@ -169,7 +149,7 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
     vectors = [
-        _VECTORS if all(head.record.has_vectors for head in twins) else {} for twins in heads
+        _VECTORS if all(head.record.query.numel() for head in twins) else {} for twins in heads
     ]
 
     def candidates() -> Iterator[list[Encoding]]:
@@ -250,7 +230,7 @@ def _rank_heads(
 ) -> dict[HeadKey, list[Head]]:
     """Return the heads with records in every result, first those without an overview, by rank."""
     stack = result.stack().stacks[0]
-    ranks = {(stack, s.layer, s.head): n for n, s in enumerate(rank_heads(result).scores)}
+    ranks = {(stack, s.layer, s.head): n for n, s in enumerate(compute.rank_heads(result).scores)}
     heads: dict[HeadKey, list[Head]] = {}
     for index, twins in enumerate(zip(*attentions, strict=True)):
         known = [record for one in twins if (record := _record_of(one)) is not None]
@@ -274,11 +254,11 @@ def _overviews(blocks: Blocks, attentions: Sequence[Attention]) -> list[Json | N
     for attention in attentions:
         longest = max(len(attention.query_axis), len(attention.key_axis))
         if isinstance(attention, StreamedAttention):
-            maps, groups, _ = pooled(attention, [], side)
+            maps, groups, _ = compute.pooled(attention, [], side)
             cell = groups.side.cell
         elif longest > side:
             cell = -(-longest // side)
-            maps = pool(attention.weights().cpu(), cell)
+            maps = compute.pool(attention.weights().cpu(), cell)
         else:
             overviews.append(None)
             continue
@@ -353,7 +333,7 @@ def _describe_result(
         "source": source(result.provenance),
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
-        "image": picture and data_uri(picture, "jpeg", _PICTURE_SIDE, quality=85),
+        "image": picture and data_uri(picture, "jpeg", side=384, quality=85),
         "waveform": None if result.waveform is None else _waveform(result.waveform),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": [_describe_axis(axis, result) for axis in axes],
@@ -366,10 +346,8 @@ def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
     if not _is_short(attention):
         return []
     of_stack, layer = result.stack(attention.stack), attention.layer
-    maps, first = (
-        head_maps(of_stack, layer=layer),
-        attention_map(of_stack, layer=layer, head=attention.kept[0]),
-    )
+    maps = compute.head_maps(of_stack, layer=layer)
+    first = compute.attention_map(of_stack, layer=layer, head=attention.kept[0])
     drawn = (
         replace(first, weights=weights, heads=(head,))
         for weights, head in zip(maps.weights[0], attention.kept, strict=True)
@@ -390,7 +368,7 @@ def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
         "wordLabels": [words.get(n, label) for n, label in enumerate(axis.word_labels)],
         "special": [index for index, special in enumerate(axis.special) if special],
         **({"unknown": [n for n, read in enumerate(unread) if read]} if any(unread) else {}),
-        "word": choose_word(axis),
+        "word": compute.choose_word(axis),
         "second": axis.segments.index(1) if 1 in axis.segments else None,
         "generated": _first_generated(axis, result.provenance),
         "patches": axis.patches,
@@ -560,9 +538,8 @@ class Head:
     def codes(self, name: str, levels: int = _LEVELS[0]) -> Codes:
         """Return the quantized "map", "query" (m, d), "key" (n, d) or "value" (n, d_v); made once.
 
-        Several heads may share a key head.
-        Vectors have steps of 1/32,767 of the largest number. For large numbers, which dominate a
-        score, that is finer than float16.
+        The steps of vectors are finer than those of float16 for large numbers, which dominate a
+        score: 1/32,767 of the largest.
         """
         if (name, levels) not in self._made:
             kind: Kind = "signed" if self.record.signed else "root"

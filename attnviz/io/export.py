@@ -96,8 +96,7 @@ def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = 
     suffix = path.suffix.lower()
     with atomic(path) as temporary:
         if suffix == ".safetensors":
-            arrays = result.to_arrays() if isinstance(result, Result) else {}
-            write_result(temporary, result, arrays, to_json(_about(result)))
+            _write_result(temporary, result)
         elif suffix == ".json":
             temporary.write_text(to_json(to_data(result)) + "\n", encoding="utf-8")
         elif suffix == ".parquet":
@@ -133,9 +132,8 @@ def _as_drawn(result: object) -> Result:
     )
 
 
-def _about(result: object) -> dict[str, Any]:
-    labels = result.labels() if isinstance(result, Result) else {}
-    return {**labels, **(result.about() if isinstance(result, Savable) else {})}
+def _about(result: Savable) -> dict[str, Any]:
+    return {**(result.labels() if isinstance(result, Result) else {}), **result.about()}
 
 
 def _write_arrays(result: Result, path: Path) -> None:
@@ -160,17 +158,14 @@ def _write_table(result: Result, path: Path) -> None:
     pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
 
 
-# --- safetensors
-
-
-def write_result(path: Path, result: Savable, shown: dict[str, Tensor], about: str) -> None:
-    """Write a result; the tensors in `shown` keep their names.
+def _write_result(path: Path, result: Savable) -> None:
+    """Write a result; the arrays that a figure shows keep their names.
 
     InputError: it is not a valid result, or has more labels than a header may hold.
     """
-    tree, tensors = _encode(result, shown)
+    tree, tensors = _encode(result, result.to_arrays() if isinstance(result, Result) else {})
     metadata = {
-        "about": about,
+        "about": to_json(_about(result)),
         "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
         "format": str(FORMAT),
         "attnviz": version_of("attnviz"),
@@ -209,9 +204,8 @@ def read_result(path: Path) -> Savable:
         raise _refused(path, f"it cannot be read: {error.strerror}") from error
     except Exception as error:  # a forged file can raise anything, in any library
         if is_out_of_memory(error):
-            memory = MemoryBudget(
-                f"the result in {path}", torch.device("cpu"), "Keep fewer layers of it."
-            )
+            what, advice = f"the result in {path}", "Keep fewer layers of it."
+            memory = MemoryBudget(what, torch.device("cpu"), advice)
             raise memory.shortage(path.stat().st_size) from error
         reason = str(error) if isinstance(error, ValueError) else type(error).__name__
         raise _refused(path, f"its content is not valid: {reason}") from error
@@ -409,7 +403,6 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _named(name: str, tensor: Tensor) -> dict[str, list[Any]]:
-    """Return the item of a tree for a tensor of this name."""
     strides = tensor.stride()
     return {"tensor": [name, *sorted(range(tensor.dim()), key=lambda d: -strides[d])]}
 

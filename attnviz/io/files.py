@@ -1,8 +1,4 @@
-"""Atomic writes, and checked reads of a user's text files and weights.
-
-A file is written under a temporary name beside its place, then renamed: it appears whole or not at
-all. Figures and pages are overwritten; data are overwritten only where the caller says so.
-"""
+"""Atomic writes, and checked reads of a user's text files and weights."""
 
 from __future__ import annotations
 
@@ -177,7 +173,14 @@ def check_output(
         if not os.access(target.parent, os.W_OK | os.X_OK):
             raise OutputError(f"The folder {target.parent} is read-only. Use another.")
         if target.exists() and not force:
-            _check_overwrite(path)
+            reason = "" if os.access(path, os.W_OK) else "is read-only"
+            if not reason and suffix in DATA_SUFFIXES and path.stat().st_size:
+                reason = "exists, and data are not overwritten by default"
+            if reason:
+                raise OutputError(
+                    f"{path} {reason}. Name another file, or overwrite it: --force, in Python "
+                    "force=True."
+                )
     return path
 
 
@@ -194,20 +197,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
             raise OSError(0, f"{existing} is read-only")
 
 
-def _check_overwrite(path: Path) -> None:
-    if not os.access(path, os.W_OK):
-        reason = "is read-only"
-    elif path.suffix.lower() in DATA_SUFFIXES and path.stat().st_size:
-        reason = "exists, and data are not overwritten by default"
-    else:
-        return
-    raise OutputError(
-        f"{path} {reason}. Name another file, or overwrite it: --force, in Python force=True."
-    )
-
-
 def _link_target(path: Path) -> Path:
-    """Return the file that a link points to; any other path as it is."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
@@ -215,8 +205,8 @@ def _link_target(path: Path) -> Path:
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which becomes `path` when the block ends well.
 
-    The file keeps the permissions of the one it replaces. OutputError: the file cannot be written;
-    what was at `path` is unchanged.
+    So a file appears whole or not at all, with the permissions of the one it replaces. OutputError:
+    the file cannot be written; what was at `path` is unchanged.
     """
     path = _link_target(path)
     # The name is chosen before the file is made, so that an interrupt in between leaves nothing.

@@ -1,8 +1,7 @@
 """The model types of the installed transformers, and the last check of the attention of each.
 
-`scripts/check_architectures.py` builds a tiny random model of every architecture, compares every
-attention that it executes, and writes `architectures.json` beside this module. This module reads
-that file and joins it with what is installed. It loads neither torch nor transformers.
+`scripts/check_architectures.py` writes the check to `architectures.json` beside this module, which
+loads neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ class Catalogue:
     transformers: str
     torch: str
     architectures: dict[str, Architecture]
-    # Model types that are not checked alone, with that of which each is a part or another name.
-    parts: dict[str, str]
+    parts: dict[str, str]  # types that are not checked alone, with that of which each is a part
 
 
 def architectures(

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,12 +25,13 @@ from attnviz.models.named import BUNDLED, NAMED, NamedModel
 from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
+from attnviz.results.base import sums_of_words
 from attnviz.runtime.compat import initialize, write_count
-from attnviz.runtime.libraries import copy_to
 
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
 _TOKENIZER_FILES = (*pretrained.VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
+_version_of = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")  # of a file
 _MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", ADAPTER)
 _DTYPES = {
     "float32": torch.float32, "fp32": torch.float32, "float16": torch.float16,
@@ -355,8 +357,8 @@ def _expect_as_it_is(
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
-    Of each tensor: its address, how often it was written, and the sum of the bytes in its first row
-    and column, because `.data` and numpy write without being counted. Packed ones never change.
+    Of each tensor: its address, and how often it was written; of its first row and column a sum of
+    the words, because `.data` and numpy write without being counted. Packed ones never change.
     """
     state = module.state_dict()
     unsaved = (buffer for name, buffer in module.named_buffers() if name not in state)
@@ -364,11 +366,12 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
     tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
-    return tuple((*w, s) for w, s in zip(writes, _sums_of_edges(tensors), strict=True))
+    plain = [tensor.detach() for tensor in tensors if tensor.numel() and not tensor.is_quantized]
+    edges = ((t[0], t.flatten(1)[:, :1]) if t.dim() > 1 else (t,) for t in plain)
+    return (*writes, tuple(sums_of_words([*itertools.chain.from_iterable(edges)])))
 
 
 def _writes(module: PreTrainedModel) -> int:
-    """Return how often the parameters were written in all."""
     return sum(write_count(one) for one in module.parameters() if not one.is_inference())
 
 
@@ -387,7 +390,7 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
     The class computes them once more, in a copy of the module without its weights. Nothing is known
     of the buffers that it sets elsewhere.
     """
-    modules, differ = dict(model.named_modules()), {}
+    modules, differ = dict(model.named_modules()), list[str]()
     owners = {path: one for path, one in modules.items() if isinstance(one, PreTrainedModel)}
     places = {name.rpartition(".")[0] for name, _ in model.named_buffers(remove_duplicate=False)}
     for path in filter(places.__contains__, modules):
@@ -406,35 +409,9 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
             initialize(owner, fresh)
             for name in unsaved:
                 buffer, own = fresh.get_buffer(name), owned[name]
-                if write_count(buffer) and not own.is_meta:
-                    is_alike = buffer.shape == own.shape
-                    flag = (buffer != own).any() if is_alike else torch.tensor(True, device="cpu")
-                    differ[f"{path}.{name}".lstrip(".")] = flag
-    if not differ:
-        return ()
-    device = next(iter(differ.values())).device  # a device is waited for once
-    flags = torch.stack([flag.to(device) for flag in differ.values()]).tolist()
-    return tuple(itertools.compress(differ, flags))
-
-
-def _sums_of_edges(tensors: Sequence[Tensor]) -> list[int]:
-    """Return the sum of the bytes in the first row and the first column of each tensor."""
-    edges: dict[torch.device, dict[torch.dtype, list[tuple[int, Tensor]]]] = {}
-    for n, tensor in enumerate(tensors):
-        if tensor.numel() and not tensor.is_quantized:
-            rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
-            kind = edges.setdefault(tensor.device, {}).setdefault(tensor.dtype, [])
-            kind += [(n, rows[0]), (n, rows[:, 0])] if tensor.dim() > 1 else [(n, rows[0])]
-    sums = [0] * len(tensors)
-    for device, here in edges.items():
-        parts = [torch.cat([edge for _, edge in kind]).view(torch.uint8) for kind in here.values()]
-        of_tensors = [edge for kind in here.values() for edge in kind]
-        ends = torch.tensor([edge.nbytes for _, edge in of_tensors], device="cpu").cumsum(0) - 1
-        total = torch.cat(parts).cumsum(0, dtype=torch.int64)[copy_to(device, ends)]
-        found = total.diff(prepend=total.new_zeros(1)).tolist()
-        for (n, _), number in zip(of_tensors, found, strict=True):
-            sums[n] += number
-    return sums
+                if write_count(buffer) and not own.is_meta and not torch.equal(buffer, own):
+                    differ.append(f"{path}.{name}".lstrip("."))
+    return tuple(differ)
 
 
 def _sha256_of_state(module: PreTrainedModel) -> str:
@@ -450,14 +427,10 @@ def _sha256_of_state(module: PreTrainedModel) -> str:
 
 def _sha256_of_files(files: Sequence[Path], *before: str) -> str:
     """Return the SHA-256 of one file; of several, or after others, of the joined hex digests."""
-    stats = [(file, file.stat()) for file in files]
-    known = [
-        _sha256_of_file(f, (s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)) for f, s in stats
-    ]
-    digests = [*before, *known]
-    return (
-        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    )
+    digests = [*before, *(_sha256_of_file(file, _version_of(file.stat())) for file in files)]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @lru_cache(64)

@@ -69,8 +69,7 @@ def device_map_options(
     require("accelerate", "large", "device_map needs")
     options: dict[str, Any] = {"device_map": device_map, "offload_folder": None}
     if isinstance(device_map, Mapping):
-        places = {str(path): _place(place) for path, place in device_map.items()}
-        options["device_map"] = places
+        options["device_map"] = {str(path): _place(place) for path, place in device_map.items()}
     elif device_map not in _STRATEGIES:
         options["device_map"] = {"": _place(device_map, *_STRATEGIES)}
     if folder is not None:

@@ -2,11 +2,8 @@
 
 Weights are read from safetensors only, and no code of a checkpoint runs. The model's class comes
 from config.json and is one of transformers' own. Every weight of the model comes from the files:
-a missing or misshapen tensor, NaN or infinity refuses the checkpoint.
-
-Which kinds of input a model takes follows from the signature of its forward, not from its family.
-Image processors are those that compute with Pillow and NumPy, so that results do not depend on
-whether torchvision is installed.
+a missing or misshapen tensor, NaN or infinity refuses the checkpoint. Image processors are those
+that compute with Pillow and NumPy, so that results do not depend on whether torchvision is there.
 """
 
 from __future__ import annotations
@@ -26,13 +23,8 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars
-from transformers import (
-    CONFIG_MAPPING,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-    SequenceFeatureExtractor,
-)
+from transformers import CONFIG_MAPPING, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging as progress_bars
 
@@ -66,9 +58,6 @@ _WEIGHTS = {
 }
 _NO_WEIGHTS = re.compile(r"training_args|optimizer|scheduler|rng_state|.*-of-")
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-
-
-# --- shared by all parts
 
 
 @contextmanager
@@ -128,9 +117,6 @@ def _refuse_remote_code(
         )
 
 
-# --- config.json
-
-
 def load_config(name: str, folder: Path) -> tuple[Any, Any]:
     """Return the config and the model class of config.json; as in AutoModel, the type decides."""
     if not (folder / "config.json").is_file() and (inner := _inner_checkpoint(folder)):
@@ -167,9 +153,6 @@ def load_config(name: str, folder: Path) -> tuple[Any, Any]:
         if declared is None or not isinstance(config, declared.config_class):
             declared = transformers.MODEL_MAPPING[type(config)]
     return config, declared[0] if isinstance(declared, tuple) else declared
-
-
-# --- the model
 
 
 _MAX_HEADER = 20_000_000  # bytes: 200,000 tensors; millions of empty ones take minutes to read
@@ -398,9 +381,6 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
     """Return the number of rows of the input embedding; None where the model has no such table."""
     embedding = embedding_of(module)
     return None if embedding is None else len(embedding.weight)
-
-
-# --- inputs and their processors
 
 
 @dataclass(frozen=True, eq=False)

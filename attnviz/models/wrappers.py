@@ -17,12 +17,8 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-    SequenceFeatureExtractor,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers.feature_extraction_sequence_utils import SequenceFeatureExtractor
 from transformers.image_processing_utils import BaseImageProcessor
 
 from attnviz.errors import InputError, ModelError

@@ -421,12 +421,6 @@ class AgreementReport(Savable):
         return [*stages, *(["positions"] if unknown else [])]
 
     @property
-    def _whole(self) -> tuple[OutputCheck | PositionCheck | AnalysisCheck, ...]:
-        """The checks that are not of one attention, as far as there are any."""
-        of_model = (check for check in (self.output, self.positions) if check is not None)
-        return (*of_model, *self.analysis)
-
-    @property
     def first_difference(self) -> StageCheck | None:
         """The first stage that does not agree, in the order of execution."""
         return next((check for check in self.checks if not check.passed), None)
@@ -434,24 +428,19 @@ class AgreementReport(Savable):
     @property
     def heads(self) -> int:
         """The number of heads whose weights were compared."""
-        return self._count_heads(linear=False) + self.linear_heads
+        return sum(self._heads)
 
     @property
-    def linear_heads(self) -> int:
-        """How many of them are of linear attention: their matrix mixes values as the model does."""
-        return self._count_heads(linear=True)
-
-    def _count_heads(self, *, linear: bool) -> int:
-        counts = {
-            (check.path, check.stack, check.layer): len(check.differences)
-            for check in self.checks
-            if check.stage == "weights" and (check.stack == LINEAR) == linear
-        }
-        return sum(counts.values())
+    def _heads(self) -> tuple[int, int]:
+        """How many of them have a softmax, and how many are of linear attention."""
+        checks = {(c.path, c.stack, c.layer): c for c in self.checks if c.stage == "weights"}
+        heads = [(check.stack == LINEAR, len(check.differences)) for check in checks.values()]
+        linear = sum(count for is_linear, count in heads if is_linear)
+        return sum(count for _, count in heads) - linear, linear
 
     def _match(self, weights: str, heads: str = "heads") -> str:
         """Return what matches the model, in words: its weights, or what its matrices mix."""
-        softmax, linear = self._count_heads(linear=False), self.linear_heads
+        softmax, linear = self._heads
         matching = f"{softmax} {heads}{self._on_texts} match the model's {weights}"
         mixing = f"{linear} heads of linear attention{self._on_texts} mix random values"
         if softmax and linear:
@@ -477,8 +466,8 @@ class AgreementReport(Savable):
         if doubt := self._finding[1]:
             return doubt
         weights = f"own {self.dtype} weights"
-        if short or self.linear_heads:
-            compared = self._match(weights, "heads" if self.linear_heads else "recomputed heads")
+        if short or self._heads[1]:
+            compared = self._match(weights, "heads" if self._heads[1] else "recomputed heads")
         else:
             compared = (
                 f"{self.heads} heads{self._on_texts} recomputed in float64 differ from the model's "
@@ -506,8 +495,8 @@ class AgreementReport(Savable):
         """The verdict, and its sentence where the weights are not verified; else ""."""
         if self.given:
             return "not verified", "weights given by the user, not verified"
-        for check in self._whole:
-            if not check.passed:
+        for check in (self.output, self.positions, *self.analysis):
+            if check is not None and not check.passed:
                 return "failed", f"NOT VERIFIED: {check.reason}"
         if (first := self.first_difference) is not None:
             heads = listed([*map(str, first.failed_heads)])
@@ -629,11 +618,7 @@ def _amount(share: float) -> str:
 
 
 def _percent(share: float) -> str:
-    r"""Return a share with two significant digits.
-
-    >>> _percent(0.4414), _percent(0.999), _percent(0.00008)
-    ('44\xa0%', '100\xa0%', '0.008\xa0%')
-    """
+    """Return a share with two significant digits: "44 %", "0.008 %"."""
     percent = 100 * share
     digits = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
     return f"{digits}\N{NO-BREAK SPACE}%"

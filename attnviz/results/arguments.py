@@ -130,11 +130,7 @@ def _options(hint: Any) -> list[Any]:
 
 
 def _name(hint: Any) -> str:
-    """Return a type in words.
-
-    >>> _name(float), _name(Sequence[int]), _name(Sequence[tuple[int, int]])
-    ('a number', 'a list of whole numbers', 'a list of pairs of whole numbers')
-    """
+    """Return a type in words: "a number", "a list of pairs of whole numbers"."""
     if get_origin(hint) is os.PathLike:
         return "a path"
     if options := get_args(hint):

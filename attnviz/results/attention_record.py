@@ -1,8 +1,4 @@
-"""One attention: which keys are visible, what its weights follow from, what the model computed.
-
-The weights of two kinds do not follow from queries and keys, but are stored as they are: those of
-linear attention are a signed matrix that mixes values; others were given by the user.
-"""
+"""One attention: which keys are visible, what its weights follow from, what the model computed."""
 
 from __future__ import annotations
 
@@ -147,9 +143,7 @@ class Attention(Savable):
     path: str = doc("The module's name in `model.named_modules()`.")
     call: int = doc("0, 1, … if one module runs several times: layers may share weights.")
     layer: int = doc("Counted from 0 within the stack.")
-    stack: str = doc(
-        '"encoder", "decoder", or "cross" for the decoder\'s attention to the encoder.'
-    )
+    stack: str = doc('"encoder", "decoder", or "cross" from the decoder to the encoder.')
     query_axis: Axis = doc("The positions of the m queries.")
     key_axis: Axis = doc("The positions of the n keys.")
 
@@ -196,9 +190,7 @@ class AttentionRecord(Attention):
     sinks: Tensor | None = doc("(H,) or (H, m), a score beside those of the keys.", default=None)
     input: Tensor | None = doc("X (m, d_model), the module's input.", default=None)
     key_input: Tensor | None = doc("(n, d_model), that of keys in cross-attention.", default=None)
-    projection: Projection | None = doc(
-        "How the module makes Q, K, V and its output.", default=None
-    )
+    projection: Projection | None = doc("How the module makes Q, K, V and output.", default=None)
     rotation: tuple[Tensor, Tensor] | None = doc(
         "(cos, sin) of a rotary position embedding, (m, r) each: two equal halves.", default=None
     )
@@ -264,11 +256,6 @@ class AttentionRecord(Attention):
     def heads(self) -> int:
         """The number of query heads H."""
         return self.query.shape[0]
-
-    @property
-    def has_vectors(self) -> bool:
-        """Whether its weights follow from queries and keys, and are not stored as they are."""
-        return self._stored is None
 
     def expect_vectors(self, what: str) -> None:
         """Raise InputError if the user gave the weights; `what` needs more, as in "steps need"."""
@@ -488,11 +475,7 @@ class GivenAttention(AttentionRecord):
 
 
 def row_shares(weights: Tensor) -> Tensor:
-    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in rows of zeros.
-
-    >>> row_shares(torch.tensor([[3.0, -1.0], [0.0, 0.0]])).tolist()
-    [[0.75, 0.25], [0.0, 0.0]]
-    """
+    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in one of zeros."""
     sizes = weights.abs()
     return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 

@@ -97,11 +97,7 @@ class MapSummary(base.Savable):
 
 
 def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return how many of `length` rows, or columns, each cell joins; the last may join fewer.
-
-    >>> cell_sizes(7, 3).tolist()
-    [3, 3, 1]
-    """
+    """Return how many of `length` rows, or columns, each cell joins; the last may join fewer."""
     return (length - torch.arange(0, length, cell, device=device)).clamp(max=cell)
 
 
@@ -270,9 +266,7 @@ class Provenance(base.Savable):
     audio: str | None = base.doc("The name of a sound, with its length.", default=None)
     generated: str | None = base.doc("The text that the model generated.", default=None)
     computation: Computation | None = base.doc("How it computed before the run.", default=None)
-    inputs: str | None = base.doc(
-        "Arguments of its forward, with shapes.", default=None, later="0.2"
-    )
+    inputs: str | None = base.doc("Arguments of forward, with shapes.", default=None, later="0.2")
 
     @property
     def model_name(self) -> str:
@@ -291,9 +285,7 @@ class Waveform(base.Savable):
     """The outline of a sound."""
 
     seconds: float = base.doc("How long the sound is.")
-    extremes: Tensor = base.doc(
-        "(B, 2) float32, the least and the largest sample of each of B equal parts."
-    )
+    extremes: Tensor = base.doc("(B, 2) float32, least and largest sample of B equal parts each.")
 
     def _rules(self) -> base.Rules:
         yield "a duration", 0 < self.seconds < float("inf")
@@ -310,12 +302,8 @@ class NextTokens(base.Savable):
 
     axis: Axis = base.doc("The positions.")
     ids: Tensor = base.doc("(T, K), the most probable first.")
-    labels: tuple[tuple[str, ...], ...] = base.doc(
-        "Of the ids, in the vocabulary of the tokenizer."
-    )
-    probabilities: Tensor = base.doc(
-        "(T, K) float32, softmax in float64 over the logits of the run that was recorded."
-    )
+    labels: tuple[tuple[str, ...], ...] = base.doc("Of the ids, in the tokenizer's vocabulary.")
+    probabilities: Tensor = base.doc("(T, K) float32, softmax in float64 over the recorded logits.")
 
     def __repr__(self) -> str:
         last = zip(self.labels[-1], self.probabilities[-1].tolist(), strict=True)

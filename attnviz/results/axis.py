@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import regex
@@ -33,27 +34,9 @@ _NAMED = 6  # labels that a summary names
 _WRITTEN = 10  # letters of a word before the token that was read in its place
 Patches = tuple[tuple[int, int] | None, ...]
 
-# English words that carry grammar rather than content: articles, pronouns, prepositions,
-# conjunctions, auxiliaries and particles.
+# English words that carry grammar rather than content: articles, pronouns, auxiliaries and such.
 FUNCTION_WORDS = frozenset(
-    """
-    a an the this that these those some any each every no such
-    i me my mine myself you your yours yourself yourselves he him his himself she her hers herself
-    it its itself we us our ours ourselves they them their theirs themselves one who whom whose
-    which what where when why how there here
-    about above across after against along among around as at before behind below beneath beside
-    between beyond by down during except for from in inside into like near of off on onto out
-    outside over past since through throughout till to toward towards under until up upon via with
-    within without
-    and but or nor so yet both either neither if then than because although though while whereas
-    unless whether
-    am is are was were be been being do does did doing done have has had having
-    can could may might must shall should will would ought
-    not isn't aren't wasn't weren't don't doesn't didn't haven't hasn't hadn't can't couldn't
-    won't wouldn't shouldn't i'm you're he's she's it's we're they're i've you've we've they've
-    i'll you'll he'll she'll we'll they'll that's
-    also too very just only even again once more most other own same
-    """.split()  # noqa: SIM905  a list of 200 literals reads worse
+    Path(__file__).with_name("function_words.txt").read_text("utf-8").split()
 )
 
 

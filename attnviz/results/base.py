@@ -36,16 +36,11 @@ Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
 Rules = Iterator[tuple[str, bool]]
 
 SAVABLE: dict[str, type[Savable]] = {}  # by the name that a file has for the type
-_NOTEBOOK_WIDTH = 120  # millimeters of the figure that a notebook shows
-_DPI = 144  # of that figure; screens have 96, or more
 _PRIME = 2**31 - 1
 _AT_ONCE = 2**20  # words, an even number
 _TOGETHER = 2**24  # words of several tensors, on another device than a CPU
 _PLAIN = {str, int, float, bool, type(None)}  # what a sequence writes as it is
 _WORDS = {1: torch.uint8, 2: torch.int16}  # of larger numbers int32
-_INDENTED = textwrap.TextWrapper(
-    96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-)
 
 
 def doc(text: str, *, label: bool = False, later: str = "", **keywords: Any) -> Any:
@@ -66,7 +61,8 @@ def documented(cls: Any = None, *, eq: bool = False) -> Any:
     section = "\n\nAttributes\n----------"
     for each in fields(made):
         if "doc" in each.metadata:
-            section += f"\n{each.name} : {each.type}\n{_INDENTED.fill(each.metadata['doc'])}"
+            text = textwrap.fill(each.metadata["doc"], 92, break_on_hyphens=False)
+            section += f"\n{each.name} : {each.type}\n{textwrap.indent(text, '    ')}"
     written = inspect.cleandoc(cls.__doc__ or "")
     cls.__doc__ = re.sub(r"(?=\n\nExamples\n-)|\Z", lambda _: section, written, count=1)
     return cls
@@ -266,7 +262,7 @@ def as_html(renderable: Any, plot: Callable[..., Any]) -> str:
     """Return what a notebook shows: the figure, if there is one, above what rich prints."""
     text = text_as_html(renderable)
     try:
-        image = _image(plot(width=_NOTEBOOK_WIDTH), repr(renderable))
+        image = _image(plot(width=120), repr(renderable))
     except AttnvizError:
         return text
     return f"{image}<details><summary>Details</summary>{text}</details>"
@@ -277,10 +273,9 @@ def _image(drawn: Axes | Figure, description: str) -> str:
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
-    figure = drawn if isinstance(drawn, Figure) else drawn.figure
-    assert isinstance(figure, Figure)
+    figure: Any = drawn if isinstance(drawn, Figure) else drawn.figure
     with io.BytesIO() as file:
-        figure.savefig(file, format="png", dpi=_DPI)
+        figure.savefig(file, format="png", dpi=144)  # screens have 96, or more
         data = base64.b64encode(file.getvalue()).decode("ascii")
     plt.close(figure)
     width = round(figure.get_size_inches()[0] * 96)
@@ -345,7 +340,7 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
 
     described = [(len(tensors), words(values), len(tensors)) for values in several]
     unique = {id(tensor): tensor for tensor in tensors}  # the texts of a batch share weights
-    sums = dict(zip(unique, _sums_of_words([*unique.values()]), strict=True))
+    sums = dict(zip(unique, sums_of_words([*unique.values()]), strict=True))
     numbers = [sums[id(tensor)] for tensor in tensors]
     return [
         hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
@@ -363,7 +358,7 @@ def stored(record: Any) -> dict[str, Any]:
     }
 
 
-def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
+def sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
     """Return a sum over the bits of each tensor, as integers of at most 32 bits.
 
     Each word is added to a key, and neighbors are multiplied: NH, the hash of UMAC (Black et al.
@@ -371,7 +366,8 @@ def _sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
     """
     parts: list[tuple[int, Tensor]] = []
     for n, tensor in enumerate(tensors):
-        words = tensor.detach().contiguous().reshape(-1)
+        words = tensor.detach().contiguous()  # one number may have any stride, which view refuses
+        words = words.as_strided((words.numel(),), (1,))
         words = words.view(_WORDS.get(tensor.dtype.itemsize, torch.int32))
         if count := words.numel():
             some = torch.split(words, _AT_ONCE) if count > _AT_ONCE else [words]

@@ -1,8 +1,7 @@
 """How an attention module makes queries, keys and values of its input: as data, recomputed.
 
-Every family of models does it a little differently: a norm here, a rotation there, matrices fused
-in one order or another. Written as data, each is the same few steps with other numbers, and one
-function computes them all, by the formula of `formula.attention` and `formula.projection`.
+Every family of models does it a little differently. Written as data, each is the same few steps
+with other numbers, and one function computes them all.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -217,10 +216,7 @@ def join_inputs(records: Sequence[AttentionRecord]) -> AttentionRecord:
 
     inputs, keys = (join([getattr(r, name) for r in records]) for name in ("input", "key_input"))
     angles = [record.rotation for record in records if record.rotation is not None]
-    rotation = None
-    if angles:
-        cosines, sines = zip(*angles, strict=True)
-        rotation = torch.cat(cosines), torch.cat(sines)
+    rotation: Any = tuple(map(torch.cat, zip(*angles, strict=True))) or None
     return replace(first, input=inputs, key_input=keys, rotation=rotation)
 
 
@@ -276,10 +272,7 @@ def follow(
 
 def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Linear]:
     """Take the steps between the head output and W^O, which is returned too."""
-    projection = record.projection
-    assert projection is not None
-    assert projection.output is not None
-    assert projection.before_output is not None
+    projection: Any = record.projection  # known where `has_output`
     X = _to(record.input, heads)
     return follow(projection.before_output, heads, X=X), projection.output
 

@@ -30,11 +30,7 @@ def with_minus(number: str) -> str:
 
 
 def fraction(value: float) -> str:
-    """Return a part of a whole in two decimals; nothing for NaN.
-
-    >>> fraction(0.344), fraction(-0.05), fraction(1.0), fraction(-0.001)
-    ('.34', '−.05', '1.00', '0')
-    """
+    """Return a part of a whole in two decimals: ".34", "−.05", "1.00", "0"; nothing for NaN."""
     number = signed(value, "").replace("0.", ".") if abs(value) < 0.995 else signed(value, "")
     return "0" if number == ".00" else number
 
@@ -45,11 +41,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def numbered(words: Sequence[str]) -> tuple[str, ...]:
-    """Return words with a number where they occur several times.
-
-    >>> numbered(["The", "cat", "the"])
-    ('The#1', 'cat', 'the#2')
-    """
+    """Return words with a number where they occur several times: The#1, cat, the#2."""
     folded = [word.casefold() for word in words]
     return tuple(
         word if folded.count(key) == 1 else f"{word}#{folded[: index + 1].count(key)}"
@@ -58,11 +50,7 @@ def numbered(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def raised(name: str) -> str:
-    """Return a numbered word as it is drawn.
-
-    >>> raised("the#12"), raised("#1"), raised("C#")
-    ('the¹²', '#1', 'C#')
-    """
+    """Return a numbered word as it is drawn: "the¹²" for "the#12"."""
     word, _, number = name.rpartition("#")
     return word + number.translate(_RAISED) if word and number.isdecimal() else name
 
@@ -117,11 +105,7 @@ def _steers(character: str) -> bool:
 
 
 def selection(stack: str, layers: Sequence[int], heads: Sequence[int]) -> str:
-    """Return "Layer 3, head 5", or what was averaged, and the stack if it is not text.
-
-    >>> selection("encoder", (0, 1, 2), (5,))
-    'Mean of layers 0–2, head 5'
-    """
+    """Return "Layer 3, head 5" or "Mean of layers 0–2, head 5", and the stack if it is not text."""
     beside = {"cross": "Cross-attention", "vision": "Vision", "audio": "Audio"}.get(stack)
     where, of_heads = f"layer {layers[0]}", f"head {heads[0]}"
     if len(heads) > 1:
@@ -133,11 +117,7 @@ def selection(stack: str, layers: Sequence[int], heads: Sequence[int]) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as a list, with three or more in a row as a range.
-
-    >>> ranges((0, 1, 2, 5, 7, 8))
-    '0–2, 5, 7, 8'
-    """
+    """Return numbers as a list, with three or more in a row as a range: "0–2, 5, 7, 8"."""
     texts: list[str] = []
     for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         row = [number for _, number in run]

@@ -96,11 +96,7 @@ def release_unused() -> None:
 
 
 def _readable(size: int) -> str:
-    """Return a size in MB or GB.
-
-    >>> _readable(3 * 2**29), _readable(5 * 2**20)
-    ('1.5 GB', '5 MB')
-    """
+    """Return a size in MB or GB: "5 MB", "1.5 GB"."""
     return f"{size / 2**30:,.1f} GB" if size >= 2**30 else f"{size / 2**20:.0f} MB"
 
 

@@ -135,7 +135,7 @@ class Command:
         """Return a parameter as typer reads it."""
         name, syntax = parameter.name, SYNTAX.get(parameter.annotated)
         kind = syntax.kind if syntax else _kind(name, parameter.types)
-        default, described = self.default(parameter), _description(parameter)
+        default, described = self.defaults.get(name, parameter.value), _description(parameter)
         form = "<path>" if Path in parameter.types and group != "loads" else None
         how: dict[str, Any] = {"metavar": syntax.form if syntax else form}
         if kind in (int, list[int]):
@@ -169,13 +169,8 @@ class Command:
         given = {**self.groups["inputs"], **self.groups["own"]}
         return [name for name in _TEXTS if name in given and Path not in given[name].types]
 
-    def default(self, parameter: Parameter) -> Any:
-        """The default of an option."""
-        return self.defaults.get(parameter.name, parameter.value)
-
 
 def _panel(declared: inspect.Parameter) -> int:
-    """Return the place of the panel of an option in the help."""
     panel = get_args(declared.annotation)[1].rich_help_panel
     return (None, "Input", "Output", "Model", ADVANCED).index(panel)
 
@@ -257,7 +252,7 @@ class Call:
         """Raise InputError for options that a saved result makes useless."""
         groups = self.command.groups
         for name, parameter in {"file": None, **groups["inputs"], **groups["loads"]}.items():
-            default = None if parameter is None else self.command.default(parameter)
+            default = parameter and self.command.defaults.get(name, parameter.value)
             if name == "mode" or self.given.get(name) in (None, default):
                 continue
             if name in _PANELS or name in groups["loads"]:
@@ -299,8 +294,6 @@ class Call:
                     f"{path} is the {name} to read. Name another file to write: -o FILE."
                 )
         return path
-
-    # --- what a command does
 
     def load(self, name: str | None = None) -> Model:
         """Load the model, or the model called `name` with the same options."""
@@ -353,7 +346,6 @@ class Call:
 
     def save_page(self, page: Any, agreement: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
-        assert self.path is not None
         with progress_bar("writing the page"):
             page.save(self.path, force=self.force)
         code = print_verdict(agreement, self.path, json=False)

@@ -55,7 +55,6 @@ _LEGEND = (
     "weights"
 )
 _COLORS = {"agrees": "green", "differs": "bold red", "not read": "red", "random": "yellow"}
-_WIDTH_OF_FILES = 100  # columns of output that goes to a file or a pipe
 
 console = LiteralConsole()
 
@@ -107,7 +106,7 @@ def progress_bar(name: str) -> Iterator[None]:
 def wide_console() -> Console:
     """Return a console that is wide enough for tables where nobody sees them."""
     console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_FILES)
+    return console if console.is_terminal else Console(highlight=False, width=100)
 
 
 def print_models(models: Sequence[Architecture]) -> None:

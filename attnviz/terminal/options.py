@@ -1,7 +1,4 @@
-"""The options of commands that no signature has, and values with a syntax.
-
-The checks here need neither torch nor a model: wrong input is refused in a moment.
-"""
+"""The options of commands that no signature has, and values with a syntax: without torch."""
 
 from __future__ import annotations
 
@@ -120,9 +117,6 @@ _FURTHER = (
     option("open_browser", bool, "Open the page."),
 )
 FURTHER = {each.name: each for each in _FURTHER}  # options that belong to no function
-
-
-# --- values with a syntax
 
 
 def parse_index(value: str) -> int:

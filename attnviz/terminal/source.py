@@ -1,7 +1,4 @@
-"""Public functions as their source describes them, so that help loads neither torch nor matplotlib.
-
-A function is read from its file: its parameters with types, defaults and descriptions.
-"""
+"""Public functions as their source describes them, so that help loads no torch."""
 
 from __future__ import annotations
 

@@ -203,6 +203,12 @@ def digest(tensor):
     return digests([{"x": tensor}])[0]
 
 
+def test_a_digest_does_not_depend_on_strides():
+    numbers = torch.arange(12).view(3, 4)
+    assert digest(numbers.T) == digest(numbers.T.contiguous())
+    assert digest(numbers[1:2, 3]) == digest(torch.tensor([7]))  # a number of a column
+
+
 def test_every_field_of_a_result_is_bound_to_its_report(small):
     result = attnviz.shift("train", TEXT, model=small)
     split = result.decomposition

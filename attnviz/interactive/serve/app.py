@@ -51,14 +51,7 @@ from attnviz.pipeline.attend import Model
 from attnviz.runtime.progress import listening
 
 T = TypeVar("T")
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>attnviz</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/static/attnviz.live.css">
-<script src="/static/attnviz.live.js" defer></script></head>
-<body><main id="attnviz"></main></body></html>
-"""
+_PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 _STATIC = {"attnviz.live.js": "text/javascript", "attnviz.live.css": "text/css"}
 _PUBLIC = "/health"  # needs no token: its answer contains nothing that was typed
 _HEADERS = {
@@ -71,10 +64,8 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_MAX_WAITING = 32  # requests
 _RETRY = {"Retry-After": "5"}  # seconds
 _BODY_SECONDS = 10.0  # for a body to arrive; less than Connection.max_seconds, for the answer
-_SHUTDOWN_SECONDS = 3  # for the last responses to be sent
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
@@ -95,7 +86,7 @@ def run(
             message = f"Whoever reaches {host} and has the link can use it."
             warnings.warn(message, AttnvizWarning, stacklevel=2)
         names = [f"[{name}]" if ":" in name else name for name in _names(host)]
-        jobs = JobQueue(_MAX_WAITING, time_limit)
+        jobs = JobQueue(max_waiting=32, time_limit=time_limit)
         site = Site(handlers, jobs, names, listener.getsockname()[1])
         with contextlib.suppress(OSError):  # standard output may be closed
             served = ", ".join(handlers.models)
@@ -344,7 +335,7 @@ class _Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 headers=list(_HEADERS.items()),
-                timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+                timeout_graceful_shutdown=3,  # seconds, for the last responses to be sent
             )
         )
 
@@ -390,9 +381,6 @@ def _names(host: str) -> list[str]:
                 addresses = {str(info[4][0]) for info in socket.getaddrinfo(hostname, None)}
             return [hostname, *sorted(addresses), *_LOCAL]
     return [host.lower()]
-
-
-# --- the work for the models: one job at a time, cancelled when nobody waits for it
 
 
 class Cancelled(BaseException):
