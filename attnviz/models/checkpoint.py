@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -357,8 +356,8 @@ def _expect_as_it_is(
 def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
-    Of each tensor: its address, and how often it was written; of its first row and column a sum of
-    the words, because `.data` and numpy write without being counted. Packed ones never change.
+    Of each tensor: its address, and how often it was written; of all first rows and columns a sum
+    of the words, because `.data` and numpy write without being counted. Packed ones never change.
     """
     state = module.state_dict()
     unsaved = (buffer for name, buffer in module.named_buffers() if name not in state)
@@ -366,9 +365,12 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     parts = [part for value in values if isinstance(value, Tensor) for part in _parts(value)]
     tensors = [part for part in parts if not part.is_meta]
     writes = ((t.data_ptr(), 0 if t.is_inference() else write_count(t)) for t in tensors)
-    plain = [tensor.detach() for tensor in tensors if tensor.numel() and not tensor.is_quantized]
-    edges = ((t[0], t.flatten(1)[:, :1]) if t.dim() > 1 else (t,) for t in plain)
-    return (*writes, tuple(sums_of_words([*itertools.chain.from_iterable(edges)])))
+    edges: dict[object, list[Tensor]] = {}  # joined, for which a device is launched once
+    for tensor in tensors:
+        if tensor.numel() and not tensor.is_quantized:
+            rows = tensor.detach().reshape(len(tensor) if tensor.dim() > 1 else 1, -1)
+            edges.setdefault((tensor.device, tensor.dtype), []).extend((rows[0], rows[:, 0]))
+    return (*writes, tuple(sums_of_words([torch.cat(some) for some in edges.values()])))
 
 
 def _writes(module: PreTrainedModel) -> int:

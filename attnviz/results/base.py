@@ -404,9 +404,9 @@ def _on_device(parts: Sequence[Tensor]) -> list[int]:
         added = [k for part in some for k in (keys[: len(part)], keys[-1:][: len(part) % 2])]
         keyed = torch.cat(words) + torch.cat(added)
         ends = torch.tensor([(len(part) + 1) // 2 for part in some], device="cpu").cumsum(0) - 1
-        total = (keyed[::2] * keyed[1::2]).cumsum(0)[copy_to(keyed.device, ends)]
-        found.append(total.diff(prepend=total.new_zeros(1)))
-    return [int(total) for total in torch.cat(found).tolist()]
+        found.append((keyed[::2] * keyed[1::2]).cumsum(0)[copy_to(keyed.device, ends)])
+    totals = torch.split(torch.cat(found).cpu(), [len(total) for total in found])
+    return [int(n) for total in totals for n in total.diff(prepend=total.new_zeros(1)).tolist()]
 
 
 @cache
