@@ -1,9 +1,4 @@
-"""Draw a sentence as the upper axis of its map: its words, and arcs above them.
-
-An arc leads from a word to the one that it looks at, and is as wide as the weight. A word stands
-above its column where all of them fit; else the sentence is set as one line, and a hair line leads
-each word to its column; else the words stand upright.
-"""
+"""Draw a sentence as the upper axis of its map: its words, and arcs above them."""
 
 from __future__ import annotations
 
@@ -49,10 +44,7 @@ PITCH = 1.15 * SMALLEST_SIZE / 72  # inches of the narrowest column with an upri
 
 
 def strongest_links(weights: Tensor, words: Tensor, claimed: Collection[Cell]) -> list[Link]:
-    """Return the links of a map (m, n) to draw: at most five, and those that are claimed.
-
-    words : which cells are between two different words, (m, n).
-    """
+    """Return at most five links of the cells `words` (m, n), and those that are claimed."""
     links = weights.nan_to_num(0.0).masked_fill(~words, 0.0)
     least = max(_LEAST, float(links.max()) / 4, 1.5 / links.shape[1])
     strongest = links.flatten().argsort(descending=True)[:_MOST_LINKS].tolist()
@@ -101,10 +93,7 @@ class Grid:
 
     @classmethod
     def of(cls, page: Page, drawn: OneMap, right: float, claimed: Sequence[int] = ()) -> Grid:
-        """Fit a map between the left edge of the page and a right edge.
-
-        claimed : the query and the key of the claim.
-        """
+        """Fit a map, with the query and the key of the claim, between the left and a right edge."""
         ruler, room, n = page.ruler, right - page.left, len(drawn.rows)
         points = TEXT_SIZE - 0.5 * (page.width <= WIDE)
         longest, widest = (34, 20) if room > WIDE else (22, 11)  # mm of a label and of a column
@@ -176,7 +165,10 @@ class Names:
 
     @classmethod
     def fit(cls, grid: Grid, ruler: Ruler, place: tuple[float, float]) -> Names:
-        """Choose the first form in which the words fit between the edges of a place."""
+        """Choose the first form in which the words fit between the edges of a place.
+
+        A word stands above its column; or in one line of all, with a hair line to it; or upright.
+        """
         sentence, columns = grid.columns, grid.places
         widths, (left, right) = sentence.widths(ruler), place
         order = np.argsort(columns)
@@ -202,11 +194,6 @@ class Names:
         points = max(SMALLEST_SIZE, min(sentence.points - 1, grid.pitch * 72 / 1.15))
         feet = [1.6 * MM + width * points / sentence.points for width in widths]
         return cls(sentence, columns, "upright", points, columns, feet)
-
-    @property
-    def height(self) -> float:
-        """The height of the words and what is below them."""
-        return max(self.feet)
 
     def draw(self, canvas: Axes, bottom: float) -> None:
         """Write the words above a map that begins at the bottom."""
@@ -301,9 +288,6 @@ class Arcs:
                 text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])
 
 
-# --- a text of too many words for one line
-
-
 def sentences_of(drawn: OneMap) -> list[int]:
     """Return the number of the sentence of each word, -1 of special tokens."""
     numbers, number = [], 0
@@ -336,10 +320,7 @@ def draw_paragraph(
     top: float,
     colors: Colormap,
 ) -> float:
-    """Write a text sentence by sentence, with its links between boxed words; return its end.
-
-    A dashed box is around the word that looks, a solid one around the word that is looked at.
-    """
+    """Write a text sentence by sentence, with links from dashed to solid boxes; return its end."""
     is_wide, count, start = page.width > WIDE, len(drawn.rows), drawn.generated_from
     step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - 0.5 * (not is_wide)
     bold = {word for link in links for word in link[:2]}

@@ -58,11 +58,7 @@ def pool_largest(weights: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def weight_norm(weights: Tensor, *, logarithmic: bool) -> Normalize:
-    """Return the scale of attention weights (…, n) of n keys.
-
-    It ends at the largest weight, which alone has the darkest color. A logarithmic scale begins at
-    a third of even weights, a linear one at 0.
-    """
+    """Return the scale of attention weights (…, n) of n keys, up to the largest."""
     top, keys = float(weights.max()), weights.shape[-1]
     if logarithmic:
         return LogNorm(1 / (BELOW_EVEN * keys), max(top, BELOW_EVEN / keys))
@@ -124,11 +120,6 @@ class Look:
         """What is meant for `Axes.pcolormesh`."""
         return {name: value for name, value in self.mesh.items() if name not in _UNDERSTOOD}
 
-    @property
-    def say(self) -> Callable[[float], str] | None:
-        """How the numbers in cells are written, if that was set."""
-        return None if "fmt" not in self.mesh else lambda one: format(one, self.mesh["fmt"])
-
 
 @dataclass(frozen=True, eq=False)
 class WeightScale:
@@ -144,8 +135,6 @@ class WeightScale:
     @classmethod
     def of(cls, maps: Maps, weights: Tensor | None = None, *, linear: bool = False) -> WeightScale:
         """Return the scale of some maps. If no cell is informative, all count as such.
-
-        Signed weights have one scale, which ends at the largest on both sides.
 
         weights : those of several maps on one scale, in place of the maps' own. linear : whether
         the scale is linear whatever the number of keys.
@@ -185,11 +174,6 @@ class WeightScale:
         return replace(self, uninformative=cells, masked=masked)
 
     @property
-    def signed(self) -> bool:
-        """Whether the scale is centered at 0."""
-        return float(self.norm.vmin or 0.0) < 0
-
-    @property
     def bars(self) -> list[tuple[str, ScalarMappable]]:
         """What each color bar shows, with its colors."""
         bars = [("between words", ScalarMappable(self.norm, self.colors))]
@@ -218,9 +202,6 @@ def _colors(values: NDArray[np.float32], norm: Normalize, colors: Colormap) -> N
     lowest = norm.vmin if isinstance(norm, LogNorm) else None
     shown = values.ravel() if lowest is None else np.maximum(values.ravel(), lowest)
     return as_bytes(colors(norm(shown))).reshape(*values.shape, 4)
-
-
-# --- cells and their labels
 
 
 def draw_cells(
@@ -353,11 +334,8 @@ def frame(
     return ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
 
 
-def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> None:
-    """Draw one line around some cells (m, n), in the color of the claim.
-
-    edges : as in `draw_cells`.
-    """
+def outline(ax: Axes, cells: Tensor, edges: Edges) -> None:
+    """Draw one line around some cells (m, n), in the color of the claim."""
     down, across = edges
     inside = np.pad(cells.numpy(), 1)
     above, beside = (np.argwhere(np.diff(inside, axis=axis)) for axis in (0, 1))
@@ -365,7 +343,7 @@ def outline(ax: Axes, cells: Tensor, edges: Edges, linewidth: float = 1.3) -> No
     lines += [[(across[n], down[m - 1]), (across[n], down[m])] for m, n in beside]
     if lines:
         path = Path(np.concatenate(lines), [Path.MOVETO, Path.LINETO] * len(lines))
-        look: dict[str, Any] = {"edgecolor": theme().claim, "linewidth": linewidth, "zorder": 3}
+        look: dict[str, Any] = {"edgecolor": theme().claim, "linewidth": 1.3, "zorder": 3}
         ax.add_patch(PathPatch(path, fill=False, capstyle="projecting", clip_on=False, **look))
 
 

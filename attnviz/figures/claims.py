@@ -1,8 +1,6 @@
 """Sentences about numbers: titles, and parts of captions, headlines and lines of a terminal.
 
-What would make a sentence untrue is asked here, once for all that say it: did the model read the
-word, or an unknown token in its place? Do the rows sum to 1? Are special tokens left out? Is it one
-head, or the mean of several? Does it stand out from even weights?
+What would make a sentence untrue is asked here, once for all that say it.
 """
 
 from __future__ import annotations
@@ -61,9 +59,6 @@ def spelled(piece: str) -> str:
 def were_read(side: AxisGeometry, *places: int) -> bool:
     """Return whether the model read these words, and no unknown tokens in their place."""
     return not any(any(side.unknown[place : place + 1]) for place in places)
-
-
-# --- what a map shows
 
 
 @dataclass(frozen=True)
@@ -223,20 +218,15 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     at_start = float(weights[:, 0].mean())  # rows are means of equally many tokens, but the last
     if at_start >= _MOST_READ and len(weights) > _FEWEST_ROWS:
         return Finding(f"About {at_start:.0%} of {these} attention goes to the first {cell} tokens")
-    # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
-    within = (_reach(weights, drawn.is_word[0], 0.5 + 1 / len(weights)) + 1) * cell
-    return Finding(f"At least half of {these} attention stays within {within:,} tokens")
-
-
-def _reach(weights: Tensor, words: Tensor, share: float = 0.5) -> int:
-    """Return how many words away a share of the attention between words goes at most."""
-    places = torch.arange(len(words), device="cpu")
+    words, places = drawn.is_word[0], torch.arange(len(weights), device="cpu")
     distance = (places[:, None] - places).abs()
-    weights = weights.double() * (words[:, None] & words)
-    by_distance = torch.zeros(len(words), dtype=torch.double, device="cpu")
-    by_distance.index_add_(0, distance.flatten(), weights.flatten())
+    between = weights.double() * (words[:, None] & words)
+    by_distance = torch.zeros(len(weights), dtype=torch.double, device="cpu")
+    by_distance.index_add_(0, distance.flatten(), between.flatten())
     shares = by_distance.cumsum(0) / by_distance.sum()
-    return int((shares < share).sum())
+    # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
+    within = (int((shares < 0.5 + 1 / len(weights)).sum()) + 1) * cell
+    return Finding(f"At least half of {these} attention stays within {within:,} tokens")
 
 
 def _words(labels: Sequence[str], is_word: Tensor) -> TokenGroups:

@@ -188,7 +188,7 @@ class Page:
             )
         self.scale = text_scale()
         self.width = width = width * MM / self.scale
-        self.caption, self._caption_lines = caption, 2 if caption == "short" else None
+        self.caption = caption
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.room = self.right - self.left
         self.ruler = Ruler()
@@ -241,10 +241,7 @@ class Page:
         align: Literal["left", "center", "right"] = "left",
         math: bool = False,
     ) -> float:
-        """Write lines below each other; return the lower edge.
-
-        math : whether text between dollar signs is a formula.
-        """
+        """Write lines below each other, formulas between dollar signs; return the lower edge."""
         for line in lines:
             look = {"color": color or theme().ink, "fontsize": points, **face(weight)}
             look |= {"transform": self._from_corner, "ha": align, "va": "top"}
@@ -310,16 +307,12 @@ class Page:
     ) -> Figure:
         """Write parts as sentences with the verdict below, end the page, and place everything.
 
-        A short caption leaves out sentences that do not fit into its lines, and has the verdict in
-        short. The description of the figure, which is saved with it, has all.
-
         parts : the most important first. left, bottom : the left edge of the caption, and the lower
         edge of what is beside it.
         """
         self.figure.set_label(_description(parts, agreement))
-        most, room = self._caption_lines, self.right - left
-        if most is not None:  # more lines in a column beside a panel
-            most = round(most * self.room / room)
+        room = self.right - left  # two lines, or as much in a column beside a panel
+        most = round(2 * self.room / room) if self.caption == "short" else None
         if self.caption != "none":
             full = most is None
             for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=full):

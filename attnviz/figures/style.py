@@ -123,7 +123,6 @@ class Theme:
 
 
 def _luminance(color: ColorType) -> float:
-    """Return the luminance of a color, from 0 to 1."""
     return float(np.dot(to_rgba(color)[:3], LUMINANCE))
 
 
@@ -135,24 +134,13 @@ def theme_on(ground: ColorType) -> ThemeName | None:
 
 
 def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
-    """Return a colormap of light colors, brighter by what turns the color at `lowest` into ground.
-
-    lowest : from 0 to 1, where the colormap is darkest.
-    """
+    """Return light colors, brighter by what turns the darkest, at `lowest`, into the ground."""
     table = colors(np.linspace(0, 1, colors.N))[:, :3]
     light = ((table - colors(lowest)[:3]) / (1 - np.array(colors(lowest)[:3]))).clip(0)
     base = np.array(to_rgba(ground)[:3])
     return ListedColormap(base + (1 - base) * light, f"{colors.name} on {ground}")
 
 
-_CYCLE = (
-    "#34508f", "#b0640a", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
-    "#4fa3d1", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
-)  # fmt: skip
-_CYCLE_ON_DARK = (
-    "#8fa8e8", "#d99468", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
-    "#7cc4ec", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
-)  # fmt: skip
 # Roles of heads with the color of another: patches nearby are as the previous token, and so on.
 _ALIKE = {
     "previous token": "previous", "next token": "next", "own token": "itself", "same token": "same",
@@ -162,22 +150,21 @@ _ALIKE = {
     "own patch": "itself", "same column": "same", "nearby frames": "previous",
     "own position": "itself", "follows the speech": "induction",
 }  # fmt: skip
-_ROLES = {
-    "previous": "#24508f", "next": "#6fb1e0", "same": "#e0b83a", "induction": "#1f8a73",
-    "itself": "#1a1a1a", "first": "#c8c8c8", "special": "#9a9a9a", "punctuation": "#8a6fb0",
-    "retrieval": "#7a1f6a", "mover": "#c77fb0", "inhibition": "#6b5a52",
-}  # fmt: skip
-_ROLES_ON_DARK = {
-    "previous": "#4f86d6", "next": "#a8d4f2", "same": "#e0b83a", "induction": "#5cc4ab",
-    "itself": "#ececec", "first": "#565a63", "special": "#85888f", "punctuation": "#b9a2dd",
-    "retrieval": "#c06bb0", "mover": "#e5a8d2", "inhibition": "#b3a098",
-}  # fmt: skip
 LIGHT = Theme(
     ground="white", ink="#1a1a1a", muted="#5c5c5c", faint="#d5d5dd", gray="#8f8f8f",
     claim="#c4122f", sides=("#d9720f", "#3567ad", "#1f8a73", "#7a1f6a"),
     side_text=("#a84e06", "#28528f", "#16695a", "#7a1f6a"),
     side_pale=("#f6dcc1", "#cfdcee", "#cbe6df", "#ecd6e7"), alarm="#b00020",
-    masked="#eeeef2", cycle=_CYCLE, roles=_ROLES, weights=cm.devon_r,
+    masked="#eeeef2", weights=cm.devon_r,
+    cycle=(
+        "#34508f", "#b0640a", "#e3a02f", "#2f8f7a", "#8c8c8c", "#8a6fb0",
+        "#4fa3d1", "#7d8f2f", "#c77fb0", "#5b4a42", "#1f6f5c",
+    ),
+    roles={
+        "previous": "#24508f", "next": "#6fb1e0", "same": "#e0b83a", "induction": "#1f8a73",
+        "itself": "#1a1a1a", "first": "#c8c8c8", "special": "#9a9a9a", "punctuation": "#8a6fb0",
+        "retrieval": "#7a1f6a", "mover": "#c77fb0", "inhibition": "#6b5a52",
+    },
     neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]), values=cm.vik,
 )  # fmt: skip
 _NIGHT = "#14161a"
@@ -186,8 +173,16 @@ DARK = Theme(
     claim="#ff6f85", sides=("#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"),
     side_text=("#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"),
     side_pale=("#4a3420", "#26364f", "#1f4038", "#452a40"), alarm="#ff6b6b",
-    masked="#24272d", cycle=_CYCLE_ON_DARK, roles=_ROLES_ON_DARK,
-    weights=_on_ground(cm.oslo, _NIGHT, 0.0),
+    masked="#24272d", weights=_on_ground(cm.oslo, _NIGHT, 0.0),
+    cycle=(
+        "#8fa8e8", "#d99468", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
+        "#7cc4ec", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
+    ),
+    roles={
+        "previous": "#4f86d6", "next": "#a8d4f2", "same": "#e0b83a", "induction": "#5cc4ab",
+        "itself": "#ececec", "first": "#565a63", "special": "#85888f", "punctuation": "#b9a2dd",
+        "retrieval": "#c06bb0", "mover": "#e5a8d2", "inhibition": "#b3a098",
+    },
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
     values=_on_ground(cm.berlin, _NIGHT, 0.5),
 )  # fmt: skip

@@ -1,10 +1,4 @@
-"""Draw one attention map, or those of all heads: rows are queries, columns keys, color is weight.
-
-A text that has room stands above its map, with arcs between the words that look at each other.
-
-Where the keys are patches of an image, the weights of one query are drawn over the image. Where
-there are too many heads for their maps, each has a cell with the color of what it attends to.
-"""
+"""Draw attention maps, of one head or of all: rows are queries, columns keys, color is weight."""
 
 from __future__ import annotations
 
@@ -54,10 +48,8 @@ _ARROW = np.array(
     [(-1, 0.1), (0.3, 0.1), (0.3, 0.45), (1, 0), (0.3, -0.45), (0.3, -0.1), (-1, -0.1), (-1, 0.1)]
 )
 _MOST_CELLS = 500  # along a side; more would be too small for print
-# Over an image.
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
 _MOST_DOUBLINGS = 5.0  # at which colors end
-# All heads.
 _LONGEST_WORD = 0.5  # inches of a word beside a tile
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
@@ -254,8 +246,7 @@ def select_map(
 
     The parameters are those of `heatmap`, and two more. find : two words; the head is chosen by the
     weight from the first to the second. attend_again : runs the model once more for a layer and
-    some heads. An exact part of a streamed map needs it if the layer is chosen here, because exact
-    weights are available only for layers that are named before a run.
+    some heads, which an exact part of a streamed map needs if the layer is chosen here.
     """
     ranking: HeadRanking | None = None
     if find is not None:
@@ -321,7 +312,9 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     where = drawn.where
     if query is None:
         _fit_into_place(ax, drawn, look, ruler)
-        _draw_matrix(ax, drawn, WeightScale.of(drawn).with_look(look), ruler, look=look)
+        (m, n), box = drawn.weights.shape, ax.get_window_extent()
+        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / scale,) * 2
+        _draw_matrix(ax, drawn, WeightScale.of(drawn).with_look(look), ruler, cell, look)
         mappable: ScalarMappable = ax.collections[0]
         label, say = "weight", None
     else:
@@ -431,7 +424,7 @@ def draw_side_by_side(
                 place = left + number * (room + GAP)
                 page.write(place, top, lines, color=theme().muted)
                 ax = page.axes(place, below_titles, cell * n, down * m)
-                ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), longest, look=look)
+                ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), look, longest)
                 if number:
                     ax.set_ylabel("")
                     ax.set_yticks([])
@@ -501,10 +494,7 @@ def _small(page: Page) -> float:
 
 
 def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
-    """Return what is above a map, and the right edge of its column.
-
-    An overview is beside the map where the page is wide enough.
-    """
+    """Return what is above a map, and the right edge of its column: on wide pages one of two."""
     drawn, room = selected.map, page.room
     two_columns = selected.overview is not None and page.width > WIDE
     if _is_sentence(drawn):
@@ -544,7 +534,7 @@ def _draw_panel(
     if is_alone and not is_beside:
         across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
-    below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest, look=look)
+    below = _draw_matrix(ax, drawn, scale, ruler, (across, down), look, longest)
     if finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
         if claims.is_logarithmic(n):
@@ -619,7 +609,7 @@ def _draw_sentence(
     links = arcs.strongest_links(drawn.weights.float(), linked, claimed)
     high = 18 if len(drawn.rows) > 40 else 16 if page.width > WIDE else 13
     above = arcs.Arcs(links, names, claimed, high * MM)
-    start, (wide, tall) = top + above.height + names.height, grid.size
+    start, (wide, tall) = top + above.height + max(names.feet), grid.size
     ax = page.axes(grid.left, start, wide, tall)
     canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
     above.draw(canvas, start, scale.colors)
@@ -634,10 +624,7 @@ def _draw_sentence(
 def _draw_below(
     ax: Axes, drawn: AttentionMap, grid: Grid, scale: WeightScale, look: Look, claimed: Tensor
 ) -> None:
-    """Draw the cells of a map below its sentence, and the labels of its rows.
-
-    claimed : the cells that the title is about, (m, n).
-    """
+    """Draw the map below its sentence, around the claimed cells (m, n) a line, and its rows."""
     weights, n = drawn.weights.float(), len(drawn.rows)
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
@@ -754,7 +741,7 @@ def _draw_bars(page: Page, scale: WeightScale, left: float, top: float, tall: fl
     others = others if tall > 1.0 else []  # inches
     height = min(0.6 * tall, 1.5) if others else min(tall, 1.5)
     labels = f"attention weight {name}".strip(), "attention weight", "weight"
-    if scale.signed:
+    if (scale.norm.vmin or 0.0) < 0:
         labels = "weight (signed)", "weight", "weight"
     label = page.ruler.longest(labels, height, TEXT_SIZE)
     color_bar(words, page.bar(left, top, height), label)
@@ -778,18 +765,13 @@ def _draw_matrix(
     drawn: AttentionMap,
     scale: WeightScale,
     ruler: layout.Ruler,
-    cell: tuple[float, float] | None = None,
-    longest: float = math.inf,
-    *,
+    cell: tuple[float, float],
     look: Look,
+    longest: float = math.inf,
 ) -> Ticks:
     """Draw the cells and their labels; return the labels of the columns."""
     weights = drawn.weights.float()
-    m, n = weights.shape
-    if cell is None:
-        box = ax.get_window_extent()
-        cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / style.text_scale(),) * 2
-    across, down = cell
+    (m, n), (across, down) = weights.shape, cell
     write = min(cell) >= 0.22 if look.annot is None else look.annot
     if (size := (min(m, _MOST_CELLS), min(n, _MOST_CELLS))) != (m, n):
         weights, scale = cells.pool_largest(weights[None], size)[0], scale.pooled(size)
@@ -830,7 +812,8 @@ def _draw_weights(
 
     written : the cells whose number is written, if any are. say, points : of these numbers.
     """
-    say = look.say or say
+    if "fmt" in look.mesh:
+        say = f"{{:{look.mesh['fmt']}}}".format
     if written is not None and scale.masked is not None:
         written = written & ~scale.masked
     for shown, norm, colors in (
@@ -867,10 +850,7 @@ def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
 
 
 def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int | None:
-    """Return the row of a map to draw over the image; None if it is drawn as a matrix.
-
-    By default that of the last word, else of [CLS], else of the patch in the middle.
-    """
+    """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
     key_patches = drawn.sides[1].patches
     over_image = drawn.image is not None and key_patches is not None and any(key_patches)
@@ -973,11 +953,7 @@ def _on_grid(weights: Tensor, side: AxisGeometry) -> Tensor:
 
 
 def times(doublings: float, _: object = None) -> str:
-    """Return a ratio from its logarithm, for a color bar.
-
-    >>> times(3.0), times(-2.0)
-    ('8×', '1/4×')
-    """
+    """Return a ratio from its logarithm, for a color bar: "8×", "1/4×"."""
     ratio = 2 ** abs(doublings)
     return f"{ratio:.3g}×" if doublings >= 0 else f"1/{ratio:.3g}×"
 
@@ -1009,11 +985,7 @@ def _share_note(drawn: AttentionMap, query: int) -> str:
 
 
 def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> ScalarMappable:
-    """Draw how each patch's weight compares with even weights, shaded by the image.
-
-    Colors are those of the logarithm of the ratio, white at even weights. The image lies over them
-    as a shadow, so that its details stay visible. Returns the source of the color bar.
-    """
+    """Draw the ratio of each patch's weight to even weights, below the image as a shadow."""
     assert drawn.image is not None
     why = "colors over an image are shaded by it. Leave it out, or draw matrix=True."
     refuse_given(why, annot=look.annot, **look.mesh)
@@ -1033,17 +1005,12 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
 
 def _times_even(drawn: AttentionMap, query: int) -> Tensor:
     """Return the weights of the patches, divided by even weights of all keys, (rows, columns)."""
-    readable = len(drawn.columns)
-    if drawn.masked is not None:
-        readable = int((~drawn.masked[query]).sum())
-    return _on_grid(drawn.weights[query].float(), drawn.sides[1]) * readable
+    even = drawn.even_weights[query].max()
+    return _on_grid(drawn.weights[query].float(), drawn.sides[1]) / even
 
 
 def _doublings(ratio: Tensor, look: Look) -> tuple[Tensor, float]:
-    """Return the logarithm of ratios to even weights, base 2, and where their colors end.
-
-    Ratios that are smaller than any that has a color of its own are clipped.
-    """
+    """Return the logarithm of ratios to even weights, base 2, and where their colors end."""
     doublings = ratio.clamp(min=2.0**-_MOST_DOUBLINGS).log2()
     if look.vmin is not None or look.norm is not None:
         raise InputError(
@@ -1104,10 +1071,8 @@ def heads(
         From `attend` or `head_maps`.
     layer : int, optional
         Draw only the heads of this layer, larger.
-    words : bool, default True
-        Whether to merge word pieces into words.
-    special : {"keep", "hide", "remove"}
-        Whether to keep special tokens, to hide them, or to remove them and renormalize the rows.
+    words, special
+        As in `attnviz.head_maps`.
 
     Raises
     ------
@@ -1352,10 +1317,8 @@ def draw_head_summary(
     across = min(_LARGEST_HEAD, (right - left) / grid.columns)
     room = (right - left) / grid.rows / 2  # no taller than half of its width
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
-    colors, ground = (
-        {**theme().roles, OTHER_WORDS: theme().ground},
-        np.array(to_rgb(theme().ground)),
-    )
+    colors = {**theme().roles, OTHER_WORDS: theme().ground}
+    ground = np.array(to_rgb(theme().ground))
     shares = np.array([share for _, share in looks])[:, None].clip(0, 1)
     mixes = _LIGHTEST + (1 - _LIGHTEST) * shares
     full = np.array([to_rgb(colors[name]) for name, _ in looks])
