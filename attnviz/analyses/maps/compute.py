@@ -1,8 +1,4 @@
-"""Compute the maps that figures show, and choose heads by how they relate words.
-
-Maps are of one head or of all, of words or of pooled tokens. The map of a long text is streamed: it
-is pooled as a whole and exact in parts.
-"""
+"""Compute the maps that figures show, and choose heads by how they relate words."""
 
 from __future__ import annotations
 
@@ -231,10 +227,7 @@ def head_maps(
 
 
 def make_overview(result: AttentionResult, *, words: bool, special: Special) -> HeadMaps | None:
-    """Return the maps of all heads for an overview beside one map.
-
-    None if the layers have different heads or sequences, or if there are too many weights.
-    """
+    """Return the maps of all heads; None if their sizes differ, or if they are too many weights."""
     if result.streamed:
         heads = {(layer.kept, layer.heads) for layer in result.stack().streamed}
         return head_maps(result) if len(heads) == 1 else None
@@ -369,8 +362,6 @@ def pooled(
 ) -> tuple[Tensor, TokenGroups, TokenGroups]:
     """Return the pooled maps of the streamed heads, (heads, rows, columns). Rows sum to 1.
 
-    A cell covers several tokens, like a word its pieces: columns are summed, rows averaged.
-
     most : the largest number of rows and columns; by default those of the summary.
     """
     summary, axes = attention.summary, (attention.query_axis, attention.key_axis)
@@ -429,7 +420,6 @@ def landmarks(axis: Axis, start: int, stop: int) -> tuple[Landmark, ...]:
 
 
 def _first_words(axis: Axis, start: int) -> str:
-    """Return the first words from a position on."""
     words: dict[int, str] = {}
     for position in range(start, len(axis)):
         if (word := axis.words[position]) is not None and word not in words:
@@ -450,10 +440,8 @@ def choose_word(axis: Axis) -> int:
 def content_mass(record: AttentionRecord) -> Tensor:
     """Return the mean weight from content words to other content words by head, (H,).
 
-    Where a text or an image attends to itself, only the weight above two means counts: that of all
-    other pairs at the same distance, and that of all other queries to the same key, not counting
-    the key itself. Otherwise heads would rank first that always attend to the previous word, to the
-    patch itself, or from everywhere to one key. The first word of a causal model does not count.
+    Where a text or an image attends to itself, only the weight beyond what distance and key explain
+    counts, as `rank_heads` describes, without the first word of a causal model.
     """
     weights, rows, columns = _shares(record)
     related = content_words(rows)[:, None] & content_words(columns)[None, :]
@@ -534,10 +522,7 @@ def _mean_of_others(weights: Tensor, pairs: Tensor, groups: Tensor) -> Tensor:
 
 
 def starts_with_sink(masked: Tensor | None, columns: TokenGroups) -> bool:
-    """Whether the first key is a word that the first query must attend to, and all others may.
-
-    Many heads of causal models rest on their first token. A special token says so itself.
-    """
+    """Whether the first key is a word that the first query must attend to, and all others may."""
     is_causal = masked is not None and len(masked) > 1 and bool(masked[0, 1:].all())
     return is_causal and not masked[:, 0].any() and not columns.special[0]  # type: ignore[index]
 
@@ -612,7 +597,6 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
 
 
 def _resting(result: AttentionResult, layer: int) -> list[bool]:
-    """Return which heads of a layer rest."""
     return resting_heads(head_maps(result.at([layer]), layer=layer))  # its digests alone
 
 
@@ -638,10 +622,7 @@ def choose_head(
     *,
     ranking: HeadRanking | None = None,
 ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
-    """Choose the best head for a layer or head that is left out, by default by `rank_heads`.
-
-    Returns the layer, the heads, and a note for the caption if the head was chosen.
-    """
+    """Return the layer and the heads, the best for what is left out, with a note if so."""
     result = one_result(result, streamed=True)
     heads = () if head is None else whole_numbers(head, "head")
     for number in heads:

@@ -1,7 +1,6 @@
 """Measure in which layers a model separates the senses of a word.
 
-The model runs on the sentences. In every layer each occurrence is classified by the nearest
-centroid. Everything follows from the Gram matrix of the vectors, so that thousands of shuffled
+Everything follows from the Gram matrix of the vectors, so that thousands of shuffled
 senses are classified at once, exactly like the true senses.
 """
 
@@ -381,9 +380,8 @@ def nearest(
 
     labels : assignments of senses, (P, N). In each, every sense has at least two sentences.
     sentences : the sentence of each occurrence, (N,). weights : of each occurrence in the centroids
-    and in the mean, (P, N); by default 1.
-    centered : whether to center the vectors, which lie in a narrow cone (Ethayarajh 2019,
-        arXiv:1909.00512).
+    and in the mean, (P, N); by default 1. centered : whether to center the vectors, which lie in a
+    narrow cone (Ethayarajh 2019, arXiv:1909.00512).
 
     Returns (P, N): 1 for the own sense, 0 for another, 1 / t if t senses tie.
     """

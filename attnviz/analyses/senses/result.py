@@ -318,8 +318,8 @@ class SensesResult(Result):
         """What was found, in one sentence: the title of the figure.
 
         It holds for the output, because the best layer is chosen on the same sentences, or for the
-        word itself, if that differs before any context. Attention
-        splits a word only where the word does better than the other words alone, without it.
+        word itself, if that differs before any context. Attention splits a word only where the word
+        does better than the other words alone, without it.
         """
         word, count = quoted(self.word), self.counts.total()
         senses = joined([literal(sense) for sense in self.senses])
