@@ -1,9 +1,4 @@
-"""What moved a word's vector: from the static to the contextual vector, and by which words.
-
-The text is compared with a reference in which the word can attend to less, or to other words. The
-difference at the word is decomposed exactly (`attribution.decomposition`). Independently of that,
-each other word is changed and the effect is measured (`attribution.interventions`).
-"""
+"""What moved a word's vector: from the static to the contextual vector, and by which words."""
 
 from __future__ import annotations
 
@@ -258,12 +253,10 @@ class Regions:
 def read_regions(
     model: Model, word: str, toward: Mapping[str, str | Sequence[str]], ids: Tensor, bos: int | None
 ) -> Regions:
-    """Return the two regions of the vectors of some texts.
+    """Return the two regions of the vectors of some texts, as `shift` describes them.
 
-    In a text with the word, in any case and regular inflection, its vector counts. In another text
-    it is the mean over the content words that no text of the other region has. No region may have
-    the text that is explained.
-    ids : those of that text, (1, T). bos : the id of a token that is read before every text.
+    ids : those of the text that is explained, (1, T). bos : the id of a token that
+    is read before every text.
     """
     if len(toward) != 2:
         raise InputError(

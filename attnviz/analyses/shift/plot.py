@@ -17,24 +17,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.figures import figure, layout
+from attnviz.figures import figure, layout, style
 from attnviz.figures.cells import draw_values
 from attnviz.figures.claims import is_right_to_left
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    BAR_GAP,
-    BAR_ROOM,
-    CAPTION_GAP,
-    FULL_WIDTH,
-    MM,
-    SMALL_SIZE,
-    SMALLEST_SIZE,
-    TEXT_SIZE,
-    WIDE,
-    power,
-    theme,
-)
+from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, WIDE, power, theme
 from attnviz.results.text import counted, fraction, literal, raised, signed, source_and_notes
 
 _UNIT = "units of the hidden state"
@@ -89,7 +76,7 @@ def shift(
         else:
             end = _Picture(page, result, _write_text(page, result, top + 0.06) + 0.02).draw()
         parts = _caption_parts(result, details=details)
-        return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
+        return page.finish(end + style.CAPTION_GAP, parts, result.checked_agreement)
 
 
 def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
@@ -295,9 +282,13 @@ class _Picture:
             self.draw_sides()
             self.draw_layers()
             self.draw_gap()
+        along = np.linspace(0, 1, 12)
+        bent = along**2 * (3 - 2 * along)
         for row, (brick, edge, tall) in zip(self.rows, self.placed, strict=True):
             self.draw_brick(brick, edge, tall)
-            self.draw_guide(brick, edge + tall / 2, row)
+            x, y = self.second + self.brick * (brick.adds < 0), edge + tall / 2
+            guide = x + (self.words - _TICK - x) * along, y + (row - y) * bent
+            self.ax.plot(*guide, color=theme().gray, linewidth=0.4, zorder=1)
         self.draw_lines()
         self.write_words()
         if self.zoom != 1:
@@ -351,7 +342,7 @@ class _Picture:
 
     def draw_layers(self) -> None:
         last, below, muted = self.result.place.shape[1] - 1, self.bottom + 0.6 * MM, theme().muted
-        points = SMALL_SIZE if self.page.width >= WIDE else SMALLEST_SIZE
+        points = SMALL_SIZE if self.page.width >= WIDE else style.SMALLEST_SIZE
         names = ["static", *map(str, range(1, last)), "output"]
         halves = [self.width(name, points) / 2 + 0.3 * MM for name in names]
         xs = np.linspace(self.left, self.right, last + 1).tolist()
@@ -395,12 +386,6 @@ class _Picture:
             rim, look = 0.2 * MM, {"fc": "none", "ec": colors.claim, "lw": 1.3, "zorder": 5}
             size = self.brick - 2 * rim, tall - 2 * rim
             self.ax.add_patch(Rectangle((left + rim, top + rim), *size, **look))
-
-    def draw_guide(self, brick: _Brick, y: float, row: float) -> None:
-        left, along = self.second + self.brick * (brick.adds < 0), np.linspace(0, 1, 12)
-        xs = left + (self.words - _TICK - left) * along
-        ys = y + (row - y) * along**2 * (3 - 2 * along)
-        self.ax.plot(xs, ys, color=theme().gray, linewidth=0.4, zorder=1)
 
     def draw_lines(self) -> None:
         """Draw what changing each word takes, beside its brick; a cut end has no tick."""
@@ -476,9 +461,9 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
     room = (page.room - _GAP * (columns - 1)) / columns
     for number, (title, draw, labels) in enumerate(panels):
         if number and number % columns == 0:
-            top += tall + 0.2 + AXIS_ROOM + 0.2
+            top += tall + 0.2 + style.AXIS_ROOM + 0.2
         left = page.left + (number % columns) * (room + _GAP) + labels
-        across = room - labels - (BAR_ROOM if draw is _draw_by_head else 0.1)
+        across = room - labels - (style.BAR_ROOM if draw is _draw_by_head else 0.1)
         below = page.subtitle(left, top, title, room - labels) + 0.04
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
@@ -488,12 +473,13 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
         ax.yaxis.label.set_color(theme().muted)
         if mesh is not None:
-            layout.color_bar(mesh, page.bar(left + across + BAR_GAP, below, tall), "contribution")
+            bar = page.bar(left + across + style.BAR_GAP, below, tall)
+            layout.color_bar(mesh, bar, "contribution")
         if draw is _draw_value_and_routing:
-            key = below + tall + AXIS_ROOM
+            key = below + tall + style.AXIS_ROOM
             page.write(left, key, ["■ value"], color=theme().cycle[3])
             page.write(left + 0.6, key, ["■ routing"], color=theme().cycle[2])
-    return top + 0.2 + tall + AXIS_ROOM + 0.15
+    return top + 0.2 + tall + style.AXIS_ROOM + 0.15
 
 
 def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:

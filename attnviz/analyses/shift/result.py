@@ -277,9 +277,10 @@ class ShiftResult(WordResult):
         yield from map(Text, self._conclusions())
         stream = self.residual_stream
         yield Text(
-            f"residual stream, from the static vector to the end, {_number(stream.total)}: "
-            f"attention {_number(stream.attention.sum())}, MLPs {_number(stream.mlp.sum())}, "
-            f"biases {_number(stream.bias)}, own {_number(stream.own)} (the static vector "
+            f"residual stream, from the static vector to the end, {signed(stream.total)}: "
+            f"attention {signed(float(stream.attention.sum()))}, "
+            f"MLPs {signed(float(stream.mlp.sum()))}, "
+            f"biases {signed(stream.bias)}, own {signed(stream.own)} (the static vector "
             "after the norms, minus itself)"
         )
         rails = [] if self.rails is None else zip(self.regions, self.rails, strict=True)
@@ -551,10 +552,10 @@ class ShiftResult(WordResult):
     def _conclusions(self) -> Iterator[str]:
         split = self.decomposition
         unit = "along the axis" if self.regions else "along itself"
-        start = f" plus {_number(split.start)} that differed at the start" if split.start else ""
-        way = f" of {_number(self.way)} for the whole way" if self.regions else ""
+        start = f" plus {signed(split.start)} that differed at the start" if split.start else ""
+        way = f" of {signed(self.way)} for the whole way" if self.regions else ""
         yield (
-            f"the shift {unit}, in units of the hidden state: {_number(split.total)}{way}; all "
+            f"the shift {unit}, in units of the hidden state: {signed(split.total)}{way}; all "
             f"paths sum to it (error {split.credit_error:.0e} of its length), and so do value and "
             f"routing, the direct parts{start} (error {split.error:.0e})"
         )
@@ -576,8 +577,4 @@ class ShiftResult(WordResult):
 
 
 def _listed(correlations: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {_number(rho)}" for name, rho in correlations.items())
-
-
-def _number(value: Tensor | float) -> str:
-    return signed(float(value), "")
+    return ", ".join(f"{name} {signed(rho)}" for name, rho in correlations.items())

@@ -17,23 +17,10 @@ from torch import Tensor
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
 from attnviz.errors import InputError, refuse_given
-from attnviz.figures import cells, figure
+from attnviz.figures import cells, figure, style
 from attnviz.figures.claims import quoted, were_read
 from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page, range_bar
-from attnviz.figures.style import (
-    BAR_GAP,
-    BAR_ROOM,
-    FULL_WIDTH,
-    MM,
-    NUMBER_SIZE,
-    SMALL_SIZE,
-    SMALLEST_SIZE,
-    TEXT_SIZE,
-    WIDE,
-    as_math,
-    power,
-    theme,
-)
+from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, as_math, power, theme
 from attnviz.results import AttentionResult
 from attnviz.results.text import literal, selection, source, with_minus
 
@@ -76,8 +63,6 @@ def steps(
 
     Parameters
     ----------
-    result : AttentionResult or StepsResult
-        From `attend`, or from `attnviz.steps`.
     layer, head, word
         As in `attnviz.steps`.
 
@@ -101,7 +86,7 @@ def steps(
     texts = [*result.queries, *result.keys, source(result.provenance)]
     with new_page(width, caption, texts, figure) as page:
         top = _draw_heading(page, result)
-        for names in _rows_of_stages(result, wide=width * MM >= WIDE):
+        for names in _rows_of_stages(result, wide=width * MM >= style.WIDE):
             if names:
                 top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
             else:
@@ -138,8 +123,6 @@ def attention_vector(
 
     Parameters
     ----------
-    result : AttentionResult or StepsResult
-        From `attend`, or from `attnviz.steps`.
     layer, head, word
         As in `attnviz.steps`.
 
@@ -279,7 +262,7 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
         for middle in middles[1:]:
             page.line((middle, bottom), (middle, upper), arrow=True)
     last = panels[-1]
-    left = last.left + last.across + BAR_GAP
+    left = last.left + last.across + style.BAR_GAP
     bar = page.bar(left, top + _HEADER, min(last.high, 0.9))
     if last.is_weights:
         color_bar(ScalarMappable(last.norm, theme().weights), bar, "weight")
@@ -301,7 +284,7 @@ def _panels(page: Page, result: StepsResult, stages: Sequence[Stage]) -> list[_P
         )  # fmt: skip
         ticks.append(fitted if labels != before else None)
         before = labels
-    used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + BAR_ROOM
+    used = sum(tick.room for tick in ticks if tick) + _GAP * (len(stages) - 1) + style.BAR_ROOM
     shares = [_WIDER if stage.values.shape[1] > _MANY else 1.0 for stage in stages]
     unit = (page.room - used) / sum(shares)
     if stages[0].over_keys:
@@ -330,7 +313,7 @@ def _draw_header(page: Page, panel: _Panel, top: float) -> None:
         page.write(left, top, [size], color=theme().muted)
         return
     formula, points = as_math(stage.formula), SMALL_SIZE
-    while points > SMALLEST_SIZE and ruler.width(formula, points, math=True) > room:
+    while points > style.SMALLEST_SIZE and ruler.width(formula, points, math=True) > room:
         points -= 0.5
     fits = ruler.width(formula, points, math=True) <= room
     shown = formula if fits else ruler.clip(stage.formula, room, points)
@@ -363,7 +346,7 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
             say = partial(_signed_number, cells.range_of(stage.values))
         if min(cell, panel.down) >= _WRITTEN_CELL:
             numbers = [say(value) for value in stage.values.flatten().tolist()]
-            if page.ruler.widest(numbers, NUMBER_SIZE) <= 0.95 * cell:
+            if page.ruler.widest(numbers, style.NUMBER_SIZE) <= 0.95 * cell:
                 cells.write_numbers(ax, mesh, stage.values, say)
     if stage.rows == "query":
         cells.frame(ax, (0, result.row), (n, 1))
@@ -380,7 +363,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     unknown = tuple(label in result.side("key").unknown for label in labels)
     labels = [ruler.clip(literal(label), _VECTOR_LABEL, TEXT_SIZE) for label in labels]
     indent = ruler.widest(labels, TEXT_SIZE) + 0.08
-    room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - BAR_ROOM
+    room = right - left - indent - 2 * _NUMBER_ROOM - 3 * _BETWEEN - style.BAR_ROOM
     bars, strips = room * 0.2, room * 0.4
     top = page.write(left, top, ["Attention vector a"], points=TEXT_SIZE, weight="bold")
     subtitle = f"of {quoted(result.word)}: every value times its weight, added up"
@@ -414,7 +397,7 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     for middle, weight in zip(middles, weights.tolist(), strict=True):
         ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
     cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
-    range_bar(page.bar(right - BAR_ROOM + BAR_GAP, top, min(high, 0.9)))
+    range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
     cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
     for row, share in enumerate(shares.tolist()):
