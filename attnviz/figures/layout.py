@@ -109,13 +109,11 @@ class Ruler:
                 count += 1
             while count and not fits(count):
                 count -= 1
-            if count:
-                lines.append(" ".join(words[:count]))
-                words = words[count:]
-            else:  # a very long word, or a script without blanks, breaks anywhere
-                fitting = self._fitting(words[0], width, points, weight)
-                lines.append(words[0][:fitting])
-                words[:1] = filter(None, [words[0][fitting:]])
+            if not count:  # a very long word, or a script without blanks, breaks anywhere
+                count, end = 1, self._fitting(words[0], width, points, weight)
+                words[:1] = filter(None, [words[0][:end], words[0][end:]])
+            lines.append(" ".join(words[:count]))
+            words = words[count:]
         return [_left_to_right(line) for line in lines]
 
     def clip(self, text: str, width: float, points: float) -> str:
