@@ -152,8 +152,7 @@ class AttentionMap(_LabeledMaps, OneMap):
 
     def about(self) -> dict[str, Any]:
         """Return which head it is, where rows and columns lie, and the proof."""
-        layer = self.layer if isinstance(self.layer, int) else list(self.layer)
-        which = {"stack": self.stack, "layer": layer, "heads": list(self.heads)}
+        which = base.described(self, "stack layer heads")
         return {**which, **self._places(), **base.proof(self)}
 
     @property
@@ -321,8 +320,7 @@ class HeadMaps(_LabeledMaps):
 
     def about(self) -> dict[str, Any]:
         """Return which layers they are, where rows and columns lie, and the proof."""
-        which = {"stack": self.stack, "layers": list(self.layers)}
-        return {**which, **self._places(), **base.proof(self)}
+        return {**base.described(self, "stack layers"), **self._places(), **base.proof(self)}
 
     @property
     def numbers(self) -> tuple[int, ...]:
