@@ -36,9 +36,7 @@ def documented(docstring: str, result: str = "") -> str:
 def figure(draw: _Draw) -> _Draw:
     """Document what figures share; a result that is not described is from its analysis."""
     own, kinds = draw.__doc__ or "", str(draw.__annotations__.get("result")).replace(" | ", " or ")
-    attend = "`attend`, or from " * ("AttentionResult" in kinds)
-    analysis = draw.__module__.split(".")[-2]
-    of_analysis = f"\nresult : {kinds}\n    From {attend}`attnviz.{analysis}`."
+    of_analysis = f"\nresult : {kinds}\n    From `attnviz.{draw.__module__.split('.')[-2]}`."
     described = "\n    result : " in own or kinds == "None"
     draw.__doc__ = documented(own, "" if described else of_analysis)
     return draw

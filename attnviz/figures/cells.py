@@ -517,10 +517,7 @@ class HeadGrid:
     def draw(
         self, page: Page, corner: Place, cell: tuple[float, float], values: Tensor, **image: Any
     ) -> Axes:
-        """Draw numbers or colors (layers, heads, …) as cells with numbers along both sides.
-
-        corner : left and top. cell : across and down. image : for `Axes.imshow`.
-        """
+        """Draw values (layers, heads, …) as cells (across, down) from a corner (left, top)."""
         ax = page.axes(*corner, cell[0] * self.columns, cell[1] * self.rows)
         extent = (0, self.columns, self.rows, 0)
         ax.imshow(self.arrange(values).numpy(), aspect="auto", extent=extent, **image)
@@ -564,8 +561,6 @@ def draw_effects(
     estimated: Tensor | None = None,
 ) -> float:
     """Draw what is lost without each head (L, H), with a key below; return the lower edge.
-
-    Heads without a number are left white.
 
     place : the left and the upper edge. room : inches across. raises : what a head does without
     which something is lost. estimated : which numbers are estimates, (L, H); they have a dot.

@@ -37,10 +37,7 @@ def is_logarithmic(keys: int) -> bool:
 
 
 def quoted(word: str) -> str:
-    """Return a word of a text in quotation marks, as it can be drawn.
-
-    A word of a right-to-left script is isolated, so that it keeps its place in the sentence.
-    """
+    """Return a word in quotation marks, isolated if it is written from right to left."""
     shown = literal(word)
     return f"“\u2068{shown}\u2069”" if is_right_to_left(word) else f"“{shown}”"
 
@@ -87,10 +84,7 @@ def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
 
 
 def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | None:
-    """Return what the map of a text shows; None for images, audio and pooled maps of two texts.
-
-    asked : the cell of the words that were asked for.
-    """
+    """Return what the map of a text, or the cell asked for, shows; None for images and audio."""
     if any(side.patches or side.seconds for side in drawn.sides):
         return None
     if drawn.signed:

@@ -239,7 +239,7 @@ class Page:
         align: Literal["left", "center", "right"] = "left",
         math: bool = False,
     ) -> float:
-        """Write lines below each other, formulas between dollar signs; return the lower edge."""
+        """Write lines, as formulas between dollar signs if `math`; return the lower edge."""
         for line in lines:
             look = {"color": color or theme().ink, "fontsize": points, **face(weight)}
             look |= {"transform": self._from_corner, "ha": align, "va": "top"}

@@ -227,7 +227,7 @@ def head_maps(
 
 
 def make_overview(result: AttentionResult, *, words: bool, special: Special) -> HeadMaps | None:
-    """Return the maps of all heads; None if their sizes differ, or if they are too many weights."""
+    """Return the maps of all heads; None if their sizes differ, or for too many weights."""
     if result.streamed:
         heads = {(layer.kept, layer.heads) for layer in result.stack().streamed}
         return head_maps(result) if len(heads) == 1 else None
@@ -622,7 +622,7 @@ def choose_head(
     *,
     ranking: HeadRanking | None = None,
 ) -> tuple[int, tuple[int, ...], tuple[str, ...]]:
-    """Return the layer and the heads, the best for what is left out, with a note if so."""
+    """Return the layer and the heads, by default the best by `rank_heads`, with a note if so."""
     result = one_result(result, streamed=True)
     heads = () if head is None else whole_numbers(head, "head")
     for number in heads:

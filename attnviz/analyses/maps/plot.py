@@ -494,7 +494,7 @@ def _small(page: Page) -> float:
 
 
 def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
-    """Return what is above a map, and the right edge of its column: on wide pages one of two."""
+    """Return what is above a map, and its right edge: an overview is beside it on a wide page."""
     drawn, room = selected.map, page.room
     two_columns = selected.overview is not None and page.width > WIDE
     if _is_sentence(drawn):
@@ -624,7 +624,7 @@ def _draw_sentence(
 def _draw_below(
     ax: Axes, drawn: AttentionMap, grid: Grid, scale: WeightScale, look: Look, claimed: Tensor
 ) -> None:
-    """Draw the map below its sentence, around the claimed cells (m, n) a line, and its rows."""
+    """Draw a map below its sentence, with a line around the claimed cells (m, n) and row labels."""
     weights, n = drawn.weights.float(), len(drawn.rows)
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
@@ -852,8 +852,7 @@ def _hatch(ax: Axes, masked: Tensor, edges: Edges) -> None:
 def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int | None:
     """Return the row of a map to draw over the image; None if it is drawn as a matrix."""
     patches = drawn.sides[0].patches or (None,) * len(drawn.rows)
-    key_patches = drawn.sides[1].patches
-    over_image = drawn.image is not None and key_patches is not None and any(key_patches)
+    over_image = drawn.image is not None and any(drawn.sides[1].patches or ())
     if not over_image:
         why = "it is drawn as queries and keys anyway, not over an image. Leave it out."
         refuse_given(why, matrix=matrix)
@@ -1005,8 +1004,10 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
 
 def _times_even(drawn: AttentionMap, query: int) -> Tensor:
     """Return the weights of the patches, divided by even weights of all keys, (rows, columns)."""
-    even = drawn.even_weights[query].max()
-    return _on_grid(drawn.weights[query].float(), drawn.sides[1]) / even
+    readable = len(drawn.columns)
+    if drawn.masked is not None:
+        readable = int((~drawn.masked[query]).sum())
+    return _on_grid(drawn.weights[query].float(), drawn.sides[1]) * readable
 
 
 def _doublings(ratio: Tensor, look: Look) -> tuple[Tensor, float]:
@@ -1307,11 +1308,7 @@ def draw_head_summary(
     marked: Sequence[tuple[int, int]] = (),
     tallest: float = math.inf,
 ) -> float:
-    """Draw a cell for each head with a key of the colors; return the lower edge.
-
-    place : the left and right edge in inches. marked : the indices of layer and head of the cells
-    to frame. tallest : inches at most.
-    """
+    """Draw a cell for each head, at most `tallest` together, with a key; see `draw_head_grid`."""
     grid = HeadGrid(maps.layers, maps.numbers)
     left, right = place[0] + style.AXIS_ROOM, place[1]
     across = min(_LARGEST_HEAD, (right - left) / grid.columns)

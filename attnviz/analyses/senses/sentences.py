@@ -81,11 +81,7 @@ def bundled() -> dict[str, dict[str, list[str]]]:
 
 
 def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) -> list[Sentence]:
-    """Return the sentences of every sense, each once, with the spans of the word.
-
-    InputError: the word has no bundled sentences, there are fewer than two senses, a sense has
-    fewer than two sentences, or a sentence does not have the word or is in two senses.
-    """
+    """Return the sentences of every sense, each once, with the spans of the word; see `senses`."""
     word = expect_words(word, "The word").strip()
     if senses is None:
         if word.casefold() not in bundled():

@@ -63,6 +63,8 @@ def steps(
 
     Parameters
     ----------
+    result : AttentionResult or StepsResult
+        From `attend`, or from `attnviz.steps`.
     layer, head, word
         As in `attnviz.steps`.
 
@@ -123,6 +125,8 @@ def attention_vector(
 
     Parameters
     ----------
+    result : AttentionResult or StepsResult
+        From `attend`, or from `attnviz.steps`.
     layer, head, word
         As in `attnviz.steps`.
 
