@@ -478,26 +478,18 @@ def _shares(record: AttentionRecord) -> tuple[Tensor, TokenGroups, TokenGroups]:
     return row_shares(weights) if record.signed else weights, rows, columns
 
 
-def _relates_words(record: AttentionRecord) -> bool:
-    """Whether a record is of a text that attends to itself, so that words have a distance."""
-    rows, columns = record.query_axis, record.key_axis
-    return rows.labels == columns.labels and (columns.patches or columns.seconds) is None
+def _distances(record: AttentionRecord, groups: TokenGroups) -> Tensor | None:
+    """Return a number for each distance of two words or patches, (T, T), else -1.
 
-
-def _relates_patches(record: AttentionRecord) -> bool:
-    """Whether a record is of an image that attends to itself, without words beside it."""
+    None unless a text, or an image without words beside it, attends to itself.
+    """
     rows, columns = record.query_axis, record.key_axis
     has_words = any(word is not None for word in rows.words)
-    return rows.patches is not None and rows.patches == columns.patches and not has_words
-
-
-def _distances(record: AttentionRecord, groups: TokenGroups) -> Tensor | None:
-    """Return a number for each distance of two words or patches, (T, T), else -1; None without."""
-    if _relates_patches(record):
+    if rows.patches is not None and rows.patches == columns.patches and not has_words:
         patches = [patch or (-1, -1) for patch in groups.side.patches or ()]
         places = torch.tensor(patches, device="cpu")
         counts = (places >= 0).all(1)
-    elif _relates_words(record):
+    elif rows.labels == columns.labels and (columns.patches or columns.seconds) is None:
         counts = ~torch.tensor(groups.special, device="cpu")
         places = torch.arange(len(counts), device="cpu")[:, None]
     else:
@@ -589,7 +581,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     keys = f"{keys}, as a share of all sizes," if first.stack == "linear" else keys
     if stack.streamed:
         meaning = f"mean weight from {queries} to {others}, piece by piece"
-    elif _relates_words(stack.records[0]) or _relates_patches(stack.records[0]):
+    elif _distances(stack.records[0], token_groups(first.query_axis)) is not None:
         meaning = f"weight between {keys} beyond what distance and key explain"
     else:
         meaning = f"mean weight from {queries} to {others}"
