@@ -232,13 +232,12 @@ def of_heads(maps: Maps) -> str:
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
     count = f"{counted(layers * heads, 'head')}{one}"
-    if not (found := Counter(one[0].family for one in head_families(maps) if one is not None)):
+    if not (found := Counter(one[0].rule for one in head_families(maps) if one is not None)):
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
-    rules = {one.family: one.rule for one in FAMILIES}
     parts: list[str] = []
     said = ""
-    for name, number in found.most_common():
-        verb, _, rest = rules[name].partition(" ")
+    for rule, number in found.most_common():
+        verb, _, rest = rule.partition(" ")
         # The verb is not repeated.
         does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "
         parts.append(f"{number:,} {does}{rest}")
