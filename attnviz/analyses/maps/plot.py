@@ -332,7 +332,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
         bar = color_bar(mappable, look.cbar_ax or ax, **(how | look.mesh.get("cbar_kws", {})))
         layout.enlarge(bar.findobj(), scale)
         if look.cbar_ax is None:
-            bar.set_axes_locator(_Located(bar, partial(_beside, ax)))
+            bar.set_axes_locator(_Located(bar, ax))
     new = {*ax.get_children()} - before
     layout.enlarge([heading, *ax.xaxis.findobj(), *ax.yaxis.findobj(), *new], scale)
     return ax
@@ -340,27 +340,19 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
 
 @dataclass(frozen=True)
 class _Located:
-    """A place in parts of the figure; `tight_layout` knows the axes there by their grid."""
+    """Where axes are in their figure; `tight_layout` knows the axes there by their grid."""
 
     ax: Axes
-    find: Callable[[], Bbox]
+    place: Bbox | Axes  # until a layout engine places the axes; or what a color bar is beside
 
     def __call__(self, *_: object) -> Bbox:
-        return self.find()
+        if isinstance(self.place, Axes):  # the bar is as tall as the cells
+            x, y, wide, high = self.place.get_position().bounds
+            return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
+        return self.place if _is_free(self.ax) else self.ax.get_position(original=True)
 
     def get_subplotspec(self) -> SubplotSpec | None:
         return self.ax.get_subplotspec()
-
-
-def _fitted(ax: Axes, place: Bbox) -> Bbox:
-    """Return a place that holds as long as no layout engine places the axes."""
-    return place if _is_free(ax) else ax.get_position(original=True)
-
-
-def _beside(ax: Axes) -> Bbox:
-    """Return the place of a color bar: beside the cells of axes, and as tall."""
-    x, y, wide, high = ax.get_position().bounds
-    return Bbox.from_bounds(x + 1.03 * wide, y, 0.1 * wide, high)
 
 
 def _is_free(ax: Axes) -> bool:
@@ -385,7 +377,7 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: layout.Rul
     across = max(0.2 * box.width, box.width - (left + right) / wide)
     tall = max(0.2 * box.height, box.height - (below + above) / high)
     place = Bbox.from_bounds(box.x0 + left / wide, box.y0 + below / high, across, tall)
-    ax.set_axes_locator(_Located(ax, partial(_fitted, ax, place)))
+    ax.set_axes_locator(_Located(ax, place))
     ax.apply_aspect(place)
 
 
