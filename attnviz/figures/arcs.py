@@ -16,6 +16,7 @@ from matplotlib.colors import Colormap
 from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import AbstractPathEffect, withStroke
+from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -195,9 +196,13 @@ class Names:
         feet = [1.6 * MM + width * points / sentence.points for width in widths]
         return cls(sentence, columns, "upright", points, columns, feet)
 
-    def draw(self, canvas: Axes, bottom: float) -> None:
-        """Write the words above a map that begins at the bottom."""
-        high, dy, turn = line_height(self.points), 0.8 * MM, 0
+    def draw(self, canvas: Axes, bottom: float, ax: Axes, places: Sequence[float]) -> None:
+        """Write the words above a map that begins at the bottom, as the labels of its axes.
+
+        ax, places : the axes of the map, and the middles of its columns there.
+        """
+        dy, high = 0.8 * MM, 0.28 * line_height(self.points)
+        how: dict[str, Any] = {"ha": "center", "va": "baseline", "parse_math": False}
         if self.form == "line":  # a hair line leads each word to its column
             paths, dy = [], 5 * MM
             for x, column in zip(self.middles, self.columns, strict=True):
@@ -207,14 +212,16 @@ class Names:
             colors = [theme().ink if one else theme().faint for one in claimed]
             lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
             canvas.add_collection(lines, autolim=False)
-        how: dict[str, Any] = {"ha": "center", "va": "baseline"}
-        if self.form == "upright":
-            how, high, turn = {"ha": "left", "va": "center"}, 0.0, 90
-        for n, (word, x) in enumerate(zip(self.sentence.words, self.middles, strict=True)):
-            canvas.text(
-                x, bottom - dy - 0.28 * high, word, fontsize=self.points, rotation=turn,
-                rotation_mode="anchor", **how, **self.sentence.look(n),
-            )  # fmt: skip
+        elif self.form == "upright":
+            how |= {"ha": "left", "va": "center", "rotation": 90, "rotation_mode": "anchor"}
+            high = 0.0
+        ticks = ax.set_xticks(places, self.sentence.words, fontsize=self.points)
+        ax.xaxis.tick_top()
+        ax.tick_params(axis="x", length=0, pad=72 * (dy + high))
+        for n, tick in enumerate(ticks):
+            aside = self.middles[n] - self.columns[n], 0, canvas.figure.dpi_scale_trans
+            tick.label2.set(**how, **self.sentence.look(n))
+            tick.label2.set_transform(tick.label2.get_transform() + ScaledTranslation(*aside))
 
 
 @dataclass(frozen=True)

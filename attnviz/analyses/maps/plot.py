@@ -605,8 +605,8 @@ def _draw_sentence(
     ax = page.axes(grid.left, start, wide, tall)
     canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
     above.draw(canvas, start, scale.colors)
-    names.draw(canvas, start)
     _draw_below(ax, drawn, grid, scale, look, shown)
+    names.draw(canvas, start, ax, grid.middles()[1].tolist())
     bottom = _draw_brackets(page, drawn, grid, start + tall, right)
     if look.cbar and look.cbar_ax is None:
         bottom = _draw_scales(page, scale, grid.left, bottom + 2.4 * MM, right)
