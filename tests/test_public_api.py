@@ -21,7 +21,7 @@ PUBLIC = """
 """.split()  # noqa: SIM905
 PLOT = """
     ablate add_caption attention_vector check compare example explain heads heatmap save senses
-    shift steps style survey
+    shift steps style survey text
 """.split()  # noqa: SIM905
 
 

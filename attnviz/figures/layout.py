@@ -248,11 +248,11 @@ class Page:
         return top
 
     def piece(
-        self, left: float, top: float, text: str, points: float, color: str, weight: str
+        self, left: float, top: float, text: str, points: float, color: str, weight: str, **of: Any
     ) -> float:
         """Write a piece of a line; return its right edge, where the next one begins."""
         look: dict[str, Any] = {"color": color, "fontsize": points, **face(weight)}
-        look |= {"transform": self._from_corner, "parse_math": False}
+        look |= {"transform": self._from_corner, "parse_math": False, **of}
         self.figure.add_artist(_Piece(left, top + _ASCENT * points / 72, text, **look))
         return left + self.ruler.advance(text, points, weight)
 

@@ -56,6 +56,8 @@ class View:
     >>> page = attnviz.view(attnviz.attend("the train left the station"))
     >>> with TemporaryDirectory() as folder:
     ...     page.save(f"{folder}/train.html")
+    >>> page.html[:15]
+    '<!doctype html>'
     """
 
     def __init__(
@@ -81,11 +83,17 @@ class View:
         return self._collect()
 
     @cached_property
-    def _document(self) -> str:
+    def html(self) -> str:
+        """The page as one HTML document, as `save` writes it: it loads nothing.
+
+        An app or a report shows it in a frame of its own:
+        `streamlit.components.v1.html(page.html, height=720)`, or in a page of HTML, and so in
+        `gradio.HTML(…)`, `f'<iframe srcdoc="{html.escape(page.html)}"></iframe>'`.
+        """
         return self._make(self._data)
 
     def _repr_html_(self) -> str:
-        return make_frame(self._document, self._title)
+        return make_frame(self.html, self._title)
 
     @checked_scalars
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -105,7 +113,7 @@ class View:
         """
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
-            temporary.write_text(self._document, encoding="utf-8", newline="\n")
+            temporary.write_text(self.html, encoding="utf-8", newline="\n")
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: of attentions, "payload" and "blocks"."""

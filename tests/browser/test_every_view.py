@@ -1,17 +1,23 @@
 """Every view of every kind of page is opened by a click, pointed at, left by Back, and saved.
 
+So are the senses and the shifts of a word, which the served page draws.
+
 `open_page` fails a test whose page reports an error.
 """
+
+import re
 
 import pytest
 import torch
 from families import tiny
 from linear_models import build
 from media import RATE, chirp, picture, processor_of, seeing
+from playwright.sync_api import expect
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import attnviz
 from attnviz.interactive.page import view
+from tests.interactive.serve.live_server import serving_in_thread
 
 TEXT = "the train left the old station on time"
 SENTENCE = "The old train left the station on time, although its driver was unsure of the way. "
@@ -183,3 +189,99 @@ def test_the_families_of_heads_are_named_as_in_the_figure(saved, open_page, mode
     with page.expect_download() as started:
         page.locator("[data-control='save-svg']").click()
     assert f"previous {share:.0%}" in started.value.path().read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def served(model, tokenizer):
+    """A server of the bundled model and of a tiny decoder."""
+    decoder = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    with serving_in_thread(model, decoder) as server:
+        yield server
+
+
+REGIONS = (
+    "water: The boat drifted past the bank of the lake.\nmoney: She has an account at the bank."
+)
+SENTENCES = (
+    "river: a muddy bank\nriver: the bank of a river\nmoney: a bank loan\nmoney: a rich bank"
+)
+LONG_NAMES = SENTENCES.replace("river:", "the side of a river or a lake:")
+FLOOD = "After the flood had passed, the old farmer walked slowly along the bank of the river."
+# Name: tab, model, what is typed by label, and a word of the mark that is pointed at.
+OF_A_WORD = {
+    "two senses": ("Senses", 0, {"Word": "bank"}, "river|money"),
+    "three senses": ("Senses", 0, {"Word": "check"}, "cheque|chess|verify"),
+    "few sentences": ("Senses", 0, {"Word": "bank", "own": LONG_NAMES}, "lake|money|undecided"),
+    "senses of a decoder": (
+        "Senses",
+        1,
+        {"Word": "bank", "own": SENTENCES},
+        "river|money|undecided",
+    ),
+    "regions": ("Shift", 0, {"Sentence": FLOOD, "Between": REGIONS}, "adds"),
+    "no regions": ("Shift", 0, {"Sentence": FLOOD, "Between": ""}, "adds"),
+    "pair": ("Shift", 0, {"Sentence": "The bank was full of {mud|cash}.", "Between": ""}, "adds"),
+    "shift of a decoder": ("Shift", 1, {"Sentence": FLOOD, "Between": REGIONS}, "adds|not read"),
+}
+
+# Texts that leave the drawing or lie on another one.
+BADLY_PLACED = """drawing => {
+    const frame = drawing.getBoundingClientRect(), found = [];
+    const texts = [...drawing.querySelectorAll('text')].filter((text) => text.textContent.trim()
+        && !text.classList.contains('chip'));
+    const boxes = texts.map((text) => text.getBoundingClientRect());
+    boxes.forEach((a, n) => {
+        if (a.left < frame.left - 1 || a.right > frame.right + 1 || a.top < frame.top - 1
+            || a.bottom > frame.bottom + 1) found.push(`outside: ${texts[n].textContent}`);
+        boxes.slice(n + 1).forEach((b, k) => {
+            const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+            const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+            const other = texts[n + 1 + k].textContent;
+            if (across > 1 && down > 4) found.push(`${texts[n].textContent} on ${other}`);
+        });
+    });
+    if (document.documentElement.scrollWidth > innerWidth) found.push('the page scrolls sideways');
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("kind", OF_A_WORD)
+def test_the_drawing_of_a_word_is_read_and_fits(served, open_page, kind):
+    tab, number, typed, said = OF_A_WORD[kind]
+    page = open_page(served.link)
+    page.get_by_role("tab", name=tab).click()
+    page.get_by_label("Model").select_option(index=number)
+    panel = page.locator("[role=tabpanel]:visible")
+    for label, text in typed.items():
+        panel.get_by_label(label).first.fill(text)
+    panel.get_by_role("button", name="Show").click()
+    drawing, output = panel.locator(".drawn svg"), panel.locator("output")
+    expect(drawing).to_be_visible()
+    expect(panel.locator(".verdict")).to_contain_text("verified")
+    for width in (400, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        expect(drawing).to_have_attribute(
+            "width", str(min(1000, panel.bounding_box()["width"])).removesuffix(".0")
+        )
+        assert drawing.evaluate(BADLY_PLACED) == []
+        ground = set()
+        for theme in ("dark", "light"):
+            page.emulate_media(color_scheme=theme)
+            expect(page.locator("#attnviz")).to_have_attribute("data-theme", theme)
+            first = drawing.locator(".half").first
+            ground.add(first.evaluate("half => getComputedStyle(half).fill"))
+        assert len(ground) == 2
+        rest, height = output.inner_text(), output.bounding_box()["height"]
+        marks = drawing.locator(".thread" if tab == "Senses" else ".brick")
+        assert marks.count() >= 2
+        for mark in (marks.first, marks.last):
+            mark.locator("text").first.hover()
+            expect(output).to_have_text(re.compile(said))
+            expect(mark).to_have_class(re.compile("marked"))
+            assert mark.get_attribute("aria-label")
+            assert output.bounding_box()["height"] == height
+        box = drawing.bounding_box()
+        for part in (0.25, 0.35, 0.5, 0.75):
+            page.mouse.move(box["x"] + part * box["width"], box["y"] + part * box["height"])
+        page.mouse.move(1, 1)
+        expect(output).to_have_text(rest)

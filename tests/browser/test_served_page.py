@@ -79,14 +79,13 @@ def test_a_typed_sentence_is_shown_the_selection_stays_and_two_are_compared(page
     expect(shown.locator("footer .source")).to_contain_text("she sat by the bank")
 
 
-def expect_drawn(panel):
-    """Expect the figure of a word, and its verdict."""
-    image = panel.locator("figure img")
-    expect(image).to_be_visible()
-    expect(image).to_have_attribute("src", re.compile("^blob:"))
-    expect(image).to_have_js_property("complete", True)
-    assert image.evaluate("image => image.naturalWidth") > 300
+def expect_proven(page, panel):
+    """Expect the verdict, and the figure as a file."""
     expect(panel.locator(".verdict")).to_contain_text("verified")
+    with page.expect_download() as started:
+        panel.get_by_role("button", name="SVG").click()
+    assert started.value.suggested_filename == "attnviz-bank.svg"
+    assert started.value.path().read_text("utf-8").count("<svg") == 1
 
 
 def test_an_error_takes_the_place_of_the_last_answer_and_markup_is_text(page):
@@ -124,7 +123,8 @@ SENTENCES = {
 }
 
 
-def test_senses_of_own_sentences_are_read_at_their_dots(page, served_bundled):
+def test_senses_of_own_sentences_are_threads(page, served_bundled, model):
+    result = attnviz.senses("bank", SENTENCES, model=model)
     shown = page(served_bundled)
     shown.get_by_role("tab", name="Senses").click()
     panel = asked(shown, 1)
@@ -136,55 +136,96 @@ def test_senses_of_own_sentences_are_read_at_their_dots(page, served_bundled):
     own.press("Enter")  # a new line, not a request
     own.press_sequentially("\n".join(typed[1:]), delay=0)
     panel.get_by_role("button", name="Show").click()
-    dots = panel.locator(".plane circle")
-    expect(dots).to_have_count(4, timeout=120_000)
-    expect_drawn(panel)
-    rows = panel.locator(".sentences li")
-    assert rows.all_inner_texts() == [text for texts in SENTENCES.values() for text in texts]
-    expect(panel.locator("h3")).to_have_text(list(SENTENCES))
-    dots.nth(2).hover()
-    expect(panel.locator("li.marked")).to_have_text("The bank lent us the money.")
-    places = dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))")
-    panel.locator("[data-control='state']").press("Home")
-    expect(panel.locator("output")).to_contain_text("entering layer 0")
-    assert dots.evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))") != places
-    image = panel.get_by_role("img").last
-    for theme in ("light", "dark"):
+    threads = panel.locator(".thread")
+    expect(threads).to_have_count(4, timeout=120_000)
+    expect(panel.get_by_role("heading")).to_have_text(result.headline)
+    order = result.heights[-1].argsort(descending=True).tolist()  # from above to below
+    assert threads.locator("tspan.word").all_text_contents() == ["bank"] * 4
+    assert sorted(threads.locator(".sentence").all_text_contents()) == sorted(
+        one.sentence for one in result.occurrences
+    )
+    threads.locator(".sentence", has_text="lent us the money").hover()
+    height = float(result.heights[-1, 2])
+    side = f"{abs(height):.2f}".lstrip("0") + (
+        " nearer to river" if height > 0 else " nearer to money"
+    )
+    said = panel.locator("output")
+    expect(said).to_have_text(f"output: {side} The bank lent us the money.")
+    expect(panel.locator(".thread.marked")).to_have_count(1)
+    expect_proven(shown, panel)
+    first = panel.get_by_role("listitem").filter(has_text=result.occurrences[order[0]].sentence)
+    first.focus()
+    expect(said).to_contain_text(result.occurrences[order[0]].sentence)
+    for _ in range(len(result.scores) - 2):
+        shown.keyboard.press("ArrowLeft")
+    expect(said).to_have_text(re.compile("^layer 1: "))
+    for n in order[1:]:
+        shown.keyboard.press("ArrowDown")
+        expect(said).to_contain_text(result.occurrences[n].sentence)
+        expect(said).to_have_text(re.compile("^layer 1: "))
+    shown.keyboard.press("Home")
+    expect(first).to_be_focused()
+
+
+def test_the_bricks_of_a_shift_sum_to_its_gap(page, served_bundled, model):
+    text = "We sat on the bank of the river."
+    regions = {
+        "water": "The boat drifted past the bank of the lake.",
+        "money": "She opened an account at the bank.",
+    }
+    result = attnviz.shift("bank", text, toward=regions, model=model)
+    shown = page(served_bundled)
+    shown.get_by_role("tab", name="Shift").click()
+    panel = asked(shown, 2)  # it shows its first sentence
+    panel.get_by_role("button", name="Show").click()
+    expect(panel.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
+    expect_proven(shown, panel)
+    tall = [one.bounding_box()["height"] for one in panel.locator(".brick .body").all()]
+    ends = [one.bounding_box() for one in panel.locator("circle:is(.here, .alone)[r='4.5']").all()]
+    middles = [end["y"] + end["height"] / 2 for end in ends]
+    assert sum(tall) == pytest.approx(max(middles) - min(middles), abs=len(tall) + 2)
+    assert panel.locator(".rail").count() == 2
+    said, claimed = panel.locator("output"), panel.locator(".brick.claimed")
+    adds, takes = (result.along(of)[result.strongest] for of in (result.parts, result.tested))
+    expected = f"river: adds {adds:.2f}, masked {takes:.2f}".replace(" 0.", " .")
+    panel.locator(".part", has_text="river").hover()
+    expect(said).to_have_text(expected)
+    expect(claimed).to_have_class(re.compile("marked"))
+    claimed.locator(".body").hover()
+    expect(said).to_have_text(expected)
+    expect(panel.locator(".part.marked")).to_have_text("river")
+    expect(claimed).to_have_attribute("aria-label", expected)
+    for theme, color in (("light", "rgb(217, 114, 15)"), ("dark", "rgb(240, 160, 75)")):
         shown.emulate_media(color_scheme=theme)
-        is_inverted = image.evaluate("image => getComputedStyle(image).filter") != "none"
-        assert is_inverted == (theme == "dark")
+        expect(claimed.locator(".body")).to_have_css("fill", color)
+    shown.mouse.move(2, 2)
+    expect(said).to_have_text(re.compile("^Point at a brick"))
+    expect(panel.locator(".marked")).to_have_count(0)
+    bricks = panel.get_by_role("listitem")
+    bricks.first.focus()
+    for n in range(1, bricks.count()):
+        shown.keyboard.press("ArrowDown")
+        expect(bricks.nth(n)).to_be_focused()
+        expect(said).to_contain_text(bricks.nth(n).get_attribute("aria-label"))
 
 
-def test_the_words_of_a_shift_are_bars_with_their_numbers(page, served_bundled, model):
+def test_a_pair_of_texts_has_bricks_without_regions(page, served_bundled, model):
     text = "The bank was full of {mud|cash}."
     result = attnviz.shift("bank", text, model=model)
     shown = page(served_bundled)
     shown.get_by_role("tab", name="Shift").click()
     panel = asked(shown, 2)
     panel.get_by_label("Sentence").fill(text)
+    panel.get_by_label("Between two regions").fill("")
     panel.get_by_role("button", name="Show").click()
-    moved = panel.locator(".moved")
-    expect(moved.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
-    expect_drawn(panel)
-    _, contributions = result.contributions
-    for label in ("cash", "full"):
-        index = result.words.index(label)
-        numbers = result.share(result.tested[index]), result.share(contributions[index])
-        word = moved.get_by_role("listitem").filter(has_text=label)
-        word.hover()
-        numbered = "{}: lost by masking it {:.2f} of the way, read from it {:.2f} of the way"
-        expect(moved.locator("output")).to_have_text(numbered.format(label, *numbers))
-        expect(word).to_have_attribute("title", moved.locator("output").inner_text())
-        heights = [word.locator(f".{bar}").bounding_box()["height"] for bar in ("first", "second")]
-        assert heights[0] / heights[1] == pytest.approx(numbers[0] / numbers[1], rel=0.1, abs=0.02)
-    for theme, color in (("light", "rgb(217, 114, 15)"), ("dark", "rgb(240, 160, 75)")):
-        shown.emulate_media(color_scheme=theme)
-        expect(word.locator(".first")).to_have_css("background-color", color)
-    most = int(result.tested.nan_to_num().abs().argmax())
-    strongest = moved.get_by_role("listitem").filter(has_text=result.names[most])
-    expect(strongest).to_have_text(f"{result.names[most]}{result.share(result.tested[most]):.2f}")
-    shown.mouse.move(2, 2)
-    expect(moved.locator("output")).to_have_text("Point at a word for its numbers.")
+    expect(panel.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
+    expect(panel.locator(".label.alone")).to_have_text("with “mud”")
+    expect(panel.locator(".rail")).to_have_count(0)
+    index = result.words.index("cash")
+    adds, takes = (result.along(of)[index] for of in (result.parts, result.tested))
+    panel.locator(".part", has_text="cash").hover()
+    expected = f"cash: adds {adds:.2f}, masked {takes:.2f}".replace(" 0.", " .")
+    expect(panel.locator("output")).to_have_text(expected)
 
 
 def test_cancel_leaves_the_server_free(served, page):

@@ -560,6 +560,15 @@ CALLS: dict[str, Call] = {
             "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
         }.items()
     },
+    "plot.text": Call(
+        plot.text,
+        {"result": Later(lambda: it.map)},
+        {**PAGES, "result": Later(lambda: it.shift), "query": "bank", "measured": True},
+        {
+            "shift": {"result": Later(lambda: it.shift)},
+            "explain": {"result": Later(lambda: it.explain), "measured": False},
+        },
+    ),
     "plot.add_caption": Call(
         plot.add_caption,
         {"figure": Later(Figure), "text": "a caption"},

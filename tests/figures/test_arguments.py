@@ -48,6 +48,8 @@ WRONG = {
     "figure": ["fig.png", 3],
     "context": ["slides", 3],
     "scale": ["large", 0],
+    "query": [1.5, ["train"]],
+    "measured": ["no", 1],
     "figsize": [4, ("a", 1), ()],
 }
 # Results that take long: instances without numbers, which no wrong argument lets a figure read.
@@ -79,6 +81,7 @@ def results(train):
         **dict.fromkeys(("heatmap", "heads", "steps", "attention_vector"), train),
         "example": "cat",
         "shift": moved,
+        "text": moved,
         "style": None,
         "add_caption": plt.Figure(),
         "save": plt.Figure(),

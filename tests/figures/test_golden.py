@@ -29,6 +29,12 @@ def test_a_heatmap_of_a_pair_in_full_width(pair):
     return attnviz.plot.heatmap(pair, layer=5, head=9, overview=True, width=183).figure
 
 
+@golden(filename="text_column_width.png")
+def test_a_text_of_column_width(train):
+    drawn = attnviz.attention_map(train, layer=0, head=4)
+    return attnviz.plot.text(drawn, width=89)
+
+
 @golden(filename="head_grid_layer.png")
 def test_the_heads_of_one_layer(short):
     return attnviz.plot.heads(short, layer=2, width=89)

@@ -22,6 +22,7 @@ DRAWN = {
     "shift": lambda _: plot.shift(
         attnviz.load_result(SAVED / "shift-causally.safetensors"), details=True
     ),
+    "text": lambda result: plot.text(attnviz.attention_map(result, layer=1, head=3)),
     "example": lambda _: plot.example("phones"),
     "axes of the user": lambda result: (
         plot.heatmap(result, layer=1, head=3, ax=plt.subplots(layout="constrained")[1]).figure

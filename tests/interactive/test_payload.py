@@ -339,6 +339,7 @@ def test_strange_tokens_cannot_leave_their_place(model, tmp_path):
     head = page[: page.index("<script>")]
     assert "<img" not in head
     assert page.count("</script>") == 2
+    assert page == view.html
     data = re.search(r'id="attnviz-data">(.*?)</script>', page, re.DOTALL).group(1)
     assert json.loads(data) == json.loads(json.dumps(view.data()))
     frame = view._repr_html_()

@@ -48,6 +48,19 @@ def test_dark_pages_use_the_colors_of_dark_figures():
     assert colors_in("LIGHTER") == DARK.cycle
 
 
+def test_sides_have_the_colors_of_the_figures():
+    for name, theme in (("LIGHT", LIGHT), ("DARK", DARK)):
+        written = SOURCE[SOURCE.index(f"{name}: Theme") :]
+        for ours, theirs in (
+            ("sides", "sides"),
+            ("sideText", "side_text"),
+            ("sidePale", "side_pale"),
+        ):
+            listed = re.search(rf"{ours}: \[([^]]+)\]", written)[1]
+            assert tuple(re.findall(r"#\w{6}", listed)) == getattr(theme, theirs)
+        assert re.search(r"gray: \"(#\w{6})\"", written)[1] == theme.gray
+
+
 def test_roles_have_the_colors_of_the_figures():
     for name, theme in (("ROLES", LIGHT), ("ROLES_ON_DARK", DARK)):
         written = re.search(rf"const {name}: [^{{]*{{([^}}]+)}}", SOURCE)[1]

@@ -77,7 +77,7 @@ def analyze(path: Path) -> None:
     figures = [
         plot.senses(senses), plot.shift(shift), plot.explain(explained), plot.ablate(ablation),
         plot.survey(survey), plot.compare(compared), plot.example(example), shift.plot(),
-        plot.check(attnviz.check(np.eye(3), "the train left")),
+        plot.check(attnviz.check(np.eye(3), "the train left")), plot.text(shift),
     ]  # fmt: skip
     assert_type(figures, list[Figure])
     with plot.style(theme="dark"):
@@ -89,6 +89,7 @@ def show(result: attnviz.AttentionResult) -> None:
     page = attnviz.view(result, compare=result)
     assert_type(page, attnviz.View)
     page.save("view.html")
+    assert_type(page.html, str)
     explored = attnviz.explore(["the train left"])
     assert_type(explored, attnviz.ExploreResult)
     attnviz.view(explored).save("explore.html")

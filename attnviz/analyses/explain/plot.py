@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from typing import TypeAlias
 
-import numpy as np
 import torch
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.patches import FancyBboxPatch
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.analyses.explain.text import draw_bars, draw_words, of_words, side_colors
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
 from attnviz.figures import figure
-from attnviz.figures.cells import draw_effects, number_axis, signed_norm
+from attnviz.figures.cells import draw_effects, number_axis
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import (
     AXIS_ROOM,
@@ -33,18 +29,12 @@ from attnviz.results.text import literal, signed, source_and_notes, with_minus
 
 _MEASURED = "measured effect"
 # Inches, and points.
-_WORDS = 9.0  # the size of the text
-_PAD, _APART, _LEADING = 0.03, 0.05, 0.1  # inside a box, between words, and between lines
-_DESCENT = 0.012  # lowers a word to the middle of its box
 _ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with a number
 _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
-_KEY = 0.5  # the color key
 _LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of its columns
 _NAMED = 2  # heads that the title names
-# A word: its index, or None for the target, its text, its left edge, its top and its width.
-_PlacedWord: TypeAlias = tuple[int | None, str, float, float, float]
 
 
 @figure
@@ -121,89 +111,9 @@ def _caption_parts(result: ExplainResult) -> list[str]:
 
 
 def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
-    """Write the text with a shaded box behind each word; return the lower edge."""
-    effect = result.effect.tolist()
-    scale = signed_norm(itertools.compress(effect, [not special for special in result.special]))
-    tall, step = line_height(_WORDS) + 2 * _PAD, line_height(_WORDS) + 2 * _PAD + _LEADING
-    sides = sorted(set(result.stacks))
-    indent = page.ruler.widest(sides, SMALL_SIZE) + 0.08 if sides else 0.0
-    places, downs = _place_words(page, result, page.room - indent, step)
-    height = places[-1][3] + tall
-    for side, down in zip(sides, downs, strict=True):
-        middle = top + down + (tall - line_height(SMALL_SIZE)) / 2
-        page.write(page.left, middle, [side], color=theme().muted)
-    left_edge = page.left + indent
-    ax = page.axes(left_edge, top, page.right - left_edge, height, bare=True)
-    ax.set(xlim=(0, page.right - left_edge), ylim=(height, 0))
-    for index, text, left, down, wide in places:
-        number = effect[index] if index is not None else float("nan")
-        fill = theme().values(scale(number)) if number == number else theme().ground
-        color = theme().readable_on(fill) if number == number else theme().muted
-        if index is None:
-            color = theme().claim
-        ax.add_patch(
-            FancyBboxPatch(
-                (left, down), wide, tall, boxstyle="round,pad=0,rounding_size=0.03",
-                facecolor=fill, edgecolor=theme().claim if index is None else "none",
-                linewidth=0.9, clip_on=False,
-            )
-        )  # fmt: skip
-        page.write(
-            left_edge + left + wide / 2, top + down + _PAD + _DESCENT, [text],
-            points=_WORDS, color=color, align="center",
-        )  # fmt: skip
-    return _draw_key(page, result, scale, top + height + 0.06)
-
-
-def _place_words(
-    page: Page, result: ExplainResult, room: float, step: float
-) -> tuple[list[_PlacedWord], list[float]]:
-    """Return each word with its place, and where each stack begins."""
-    masked = result.kind == "masked token"
-    target = f"{result.target} {result.share}"
-    sides = result.stacks or ("",) * len(result.words)
-    rows: dict[str, list[tuple[int | None, str]]] = {side: [] for side in sorted(set(sides))}
-    for index, (side, word) in enumerate(zip(sides, result.words, strict=True)):
-        if masked and index in result.unmeasured:
-            rows[side].append((None, target))
-        elif not result.special[index]:
-            rows[side].append((index, literal(word, 60)))
-    if not masked:
-        rows[sides[-1]].append((None, f"→ {target}"))
-    places: list[_PlacedWord] = []
-    downs, down = [], 0.0
-    for words in rows.values():
-        down += step if places else 0.0
-        left = 0.0
-        downs.append(down)
-        for place, word in words:
-            text = page.ruler.clip(word, room - 2 * _PAD, _WORDS)
-            wide = page.ruler.width(text, _WORDS) + 2 * _PAD
-            if left and left + wide > room:
-                left, down = 0.0, down + step
-            places.append((place, text, left, down, wide))
-            left += wide + _APART
-    return places, downs if result.stacks else []
-
-
-def _draw_key(page: Page, result: ExplainResult, scale: Normalize, top: float) -> float:
-    """Draw what the colors are; return the lower edge."""
-    tall = line_height(SMALL_SIZE)
-    other = "" if result.against is None else f" over “{literal(result.against, 20)}”"
-    low, high = (
-        f"lowers “{literal(result.target, 20)}”{other}, \N{MINUS SIGN}{scale.vmax:.2g}",
-        f"raises it, {scale.vmax:.2g} {result.unit}",
-    )
-    low = page.ruler.clip(low, page.room - _KEY - 0.06, SMALL_SIZE)
-    page.write(page.left, top, [low], color=theme().muted)
-    left = page.left + page.ruler.width(low, SMALL_SIZE) + 0.06
-    ax = page.axes(left, top + 0.02, _KEY, tall - 0.04, bare=True)
-    ax.imshow(np.linspace(0, 1, 128)[None], cmap=theme().values, aspect="auto")
-    left += _KEY + 0.06
-    if left + page.ruler.width(high, SMALL_SIZE) > page.right:
-        left, top = page.left, top + tall
-    page.write(left, top, [high], color=theme().muted)
-    return top + tall
+    """Write the text with a color behind each word, and a key; return the lower edge."""
+    _, _, words, bars = of_words(result)
+    return draw_bars(page, bars, draw_words(page, words, top) + 0.06)
 
 
 def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
@@ -233,7 +143,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         drawn = [numbers[index] / largest for index in shown]
         best = shown.index(first) if (first := result.first(numbers)) in shown else -1
         for n, number in enumerate(drawn):
-            fill = theme().values((1 + number) / 2)
+            fill = side_colors()((1 + number) / 2)
             ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
             if cell >= _NUMBERED:
                 ax.text(

@@ -1,13 +1,16 @@
-"""Answer requests: attention as the data of a page, senses and shift as figures."""
+"""Answer requests with the data of a page, and for senses and shift also with a figure."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
+
+import torch
 
 from attnviz.analyses.explain.compute import explain_tokens
 from attnviz.analyses.senses.compute import senses
@@ -16,15 +19,16 @@ from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizWarning, InputError, expect_words
-from attnviz.figures.style import COLUMN_WIDTH, FULL_WIDTH
 from attnviz.inputs.batch import encode
 from attnviz.interactive.page import describe_explanation, view
 from attnviz.pipeline.attend import Model, attend
 from attnviz.results.base import described
+from attnviz.results.text import raised
 from attnviz.runtime.progress import part, track
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
+_MAX_TOLD = 60  # occurrences that are written out
 MAX_GENERATED = 64  # tokens after a text
 Work: TypeAlias = Callable[[], dict[str, Any]]
 
@@ -76,7 +80,7 @@ class Handlers:
     def senses(self, query: Query) -> Work:
         """Draw in which layers the senses of a word separate."""
         model, word = self._model(query), _text(query, "word")
-        sentences = _sentences(query)
+        sentences = _sentences(query, "sentences", "sense")
         if not sentences and word.strip().casefold() not in bundled():
             raise InputError(
                 f"{word[:40]!r} has no bundled sentences. Type your own, or one of "
@@ -85,19 +89,20 @@ class Handlers:
 
         def work() -> dict[str, Any]:
             self._expect_short(model, [text for texts in sentences.values() for text in texts])
-            compute = partial(senses, word, sentences or None, model=model)
-            return _figure(compute, query, _occurrences)
+            return _figure(partial(senses, word, sentences or None, model=model), _threads)
 
         return work
 
     def shift(self, query: Query) -> Work:
         """Draw what moved the vector of a word; {mud|cash} in the text compares two texts."""
         model, word, text = self._model(query), _text(query, "word"), _text(query, "text")
-        texts = parse_pair(text, None)
+        toward = _sentences(query, "toward", "region")
+        texts = [*parse_pair(text, None), *itertools.chain(*toward.values())]
 
         def work() -> dict[str, Any]:
             self._expect_short(model, texts)
-            return _figure(partial(shift, word, text, model=model), query, _words)
+            compute = partial(shift, word, text, toward=toward or None, model=model)
+            return _figure(compute, _bricks)
 
         return work
 
@@ -132,9 +137,9 @@ def answer(work: Work) -> bytes:
     return json.dumps({**data, "warnings": list(dict.fromkeys(messages))}).encode()
 
 
-def _sentences(query: Query) -> dict[str, list[str]]:
-    """Return the sentences of each sense, typed as "sense: sentence" on a line each."""
-    typed = query.get("sentences") or ""
+def _sentences(query: Query, name: str, group: str) -> dict[str, list[str]]:
+    """Return the sentences of each group, typed as "group: sentence" on a line each."""
+    typed = query.get(name) or ""
     if not isinstance(typed, str):
         raise InputError(f"The sentences must be a string, not {type(typed).__name__}. Type some.")
     sentences: dict[str, list[str]] = {}
@@ -142,7 +147,7 @@ def _sentences(query: Query) -> dict[str, list[str]]:
         sense, colon, sentence = line.partition(":")
         if not (sense.strip() and colon and sentence.strip()):
             raise InputError(
-                f"Sentence {number} has no sense. Type the sense and a colon before it, as in "
+                f"Sentence {number} has no {group}. Type the {group} and a colon before it, as in "
                 "“river: We sat on the bank.”"
             )
         sentences.setdefault(sense.strip(), []).append(sentence.strip())
@@ -158,75 +163,69 @@ def _count(query: Query, name: str, most: int) -> int:
     return int(value)
 
 
-def _occurrences(result: SensesResult) -> dict[str, Any]:
-    """Return the sentences, and where their words lie in the plane of each state."""
+def _threads(result: SensesResult) -> dict[str, Any]:
+    """Return the sentences, and how much nearer each is to one sense than another by state."""
     occurrences = [
-        {**described(o, "sentence start end"), "sense": result.senses.index(o.sense)}
+        {**described(o, "sentence start end attends_to"), "sense": result.senses.index(o.sense)}
         for o in result.occurrences
     ]
-    states = [
-        {
-            "name": result.state_name(state),
-            "places": result.plane[state].tolist(),
-            "right": [None if share != share else share for share in result.right[state].tolist()],
-            "accuracy": score.accuracy,
-        }
-        for state, score in enumerate(result.scores)
-    ]
-    shown = {"senses": result.senses, "occurrences": occurrences, "states": states}
-    return {"occurrences": {**shown, "best": result.best}}
+    shown = described(result, "word senses headline details notes chance claimed is_causal")
+    shown |= described(result, "hesitating alike strips") | {"occurrences": occurrences}
+    own = torch.tensor([[one["sense"]] for one in occurrences]).expand(*result.right.shape, 1)
+    nearest = result.cosines.nan_to_num(-2).scatter(-1, own, -3).argmax(-1)
+    numbers = {"heights": result.heights, "right": result.right[-1], "nearest": nearest}
+    shown |= {name: _known(some.tolist()) for name, some in numbers.items()}
+    shown["scores"] = [described(score, "accuracy low high") for score in result.scores]
+    return {"threads": {**shown, "told": sorted(result.sample(_MAX_TOLD))}}
 
 
-def _words(result: ShiftResult) -> dict[str, Any]:
-    """Return the words of the text, with the effect of changing each and its contribution."""
-    kind, contributions = result.contributions
-    numbers = zip(
-        result.words, result.special, result.tested.tolist(), contributions.tolist(), strict=True
-    )
+def _bricks(result: ShiftResult) -> dict[str, Any]:
+    """Return the paths of the word, and what each word adds to the gap between their ends."""
+    adds, takes = result.along(result.parts), result.along(result.tested)
     words = [
         {
-            "text": word,
-            "special": special,
-            "explained": index == result.at,
-            "lost": None if math.isnan(lost) else result.share(lost),
-            "credited": None if math.isnan(credited) else result.share(credited),
+            "text": text,
+            "name": raised(result.names[n]),
+            "kind": "special" if special else "explained" if n == result.at else "other",
+            "is_source": n in result.sources,
+            "is_unread": n in result.unread,
+            "adds": _known(adds[n]),
+            "takes": _known(takes[n]),
         }
-        for index, (word, special, lost, credited) in enumerate(numbers)
+        for n, (text, special) in enumerate(zip(result.words, result.special, strict=True))
     ]
-    return {
-        "moved": {
-            "headline": result.headline,
-            "details": result.details,
-            "lost": f"lost by {result.changing} it" if result.causal else None,
-            "credited": "credited by the split" if kind == "all paths" else "read from it",
-            "unit": "of the way",
-            "words": words,
-        }
-    }
+    shown = described(result, "headline details notes without regions sign credited changing")
+    shown |= {"claimed": result.strongest, "changed": next(iter(result.changed), None)}
+    rails = None if result.rails is None else _known(result.rails.tolist())
+    shown |= {"place": _known(result.place.tolist()), "rails": rails, "words": words}
+    return {"moved": {**shown, "gap": abs(result.share(result.decomposition.total))}}
 
 
-def _figure(
-    compute: Callable[[], Any], query: Query, more: Callable[[Any], dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the figure of a result as SVG, its verdict and notes, and `more` of the result."""
+def _known(numbers: Any) -> Any:
+    """Return a number, or lists of them, for JSON: None for NaN."""
+    if isinstance(numbers, list):
+        return [_known(number) for number in numbers]
+    return None if math.isnan(numbers) else round(numbers, 5)
+
+
+def _figure(compute: Callable[[], Any], more: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """Return the figure of a result as SVG, its verdict, and `more` of the result."""
     import matplotlib.pyplot as plt
 
     from attnviz.figures.layout import render
 
     with part(0, 2, "the model reads"):
         result = compute()
-    width = COLUMN_WIDTH if query.get("narrow") is True else FULL_WIDTH
     plt.switch_backend("agg")  # this thread has no window
     try:
         with part(1, 2, "its figure is drawn"):
-            svg = render(result.plot(width=width), ".svg").decode()
+            svg = render(result.plot(), ".svg").decode()
     finally:
         plt.close("all")  # also the figures of a cancelled job
     return {
         "svg": svg,
         "verdict": result.agreement.verdict,
         "summary": result.agreement.summary(),
-        "notes": list(result.notes),
         **more(result),
     }
 

@@ -201,9 +201,8 @@ def test_credit_of_another_source_word_is_not_confirmed(models):
 @pytest.mark.parametrize(("width", "case"), [(40, "decoder"), (183, "encoder")])
 def test_the_figure_has_a_row_of_each_stack(results, width, case):
     figure = attnviz.plot.explain(results[case], width=width)
-    check_texts(figure)
-    places = {text.get_text(): text.get_position()[1] for text in figure.texts}
-    assert {"source", "target"} <= set(places)
+    places = {text.get_text(): box.y0 for text, box in check_texts(figure)}
+    assert places["source:"] > places["target:"] >= places["→ yes 100%"]
     plt.close(figure)
 
 

@@ -113,7 +113,7 @@ def test_the_page_has_the_pictures_that_the_model_was_given(explored):
         word, _, _, number, patch = head["plane"]["queries"][7]
         assert word == "r{} c{}".format(*axis["patches"][patch])
         assert str(number) in payload["media"]
-    assert "img-src data:;" in result.page()._document
+    assert "img-src data:;" in result.page().html
 
 
 def test_examples_of_sounds_cover_encoder_decoder_and_cross_attention(heard):
@@ -169,7 +169,7 @@ def test_pairs_have_the_number_of_places_where_a_query_can_read_the_key(tokenize
                 for j in range(i)
             )  # fmt: skip
             assert one.count == places
-    assert "img-src" not in result.page()._document  # no pictures
+    assert "img-src" not in result.page().html  # no pictures
 
 
 def test_bad_corpora_get_one_line(tokenizer, tmp_path, capsys):

@@ -148,18 +148,67 @@ def test_senses_of_own_sentences(reader, small):
     )
     own = {"word": "bank", "sentences": "\n".join(lines), "model": "small"}
     answer = reader.post("/senses", json=own).json()
-    found = answer["occurrences"]
+    found = answer["threads"]
     assert found["senses"] == ["river", "money"]
     assert [each["sense"] for each in found["occurrences"]] == [0, 0, 1, 1]
     for each in found["occurrences"]:
         assert each["sentence"][each["start"] : each["end"]] == "bank"
     result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY}, model=small)
-    assert found["best"] == result.best
-    for state, expected in zip(found["states"], result.plane, strict=True):
-        np.testing.assert_allclose(state["places"], expected.numpy(), atol=1e-6)
+    assert (found["headline"], found["claimed"]) == (result.headline, result.claimed)
+    np.testing.assert_allclose(found["heights"], result.heights.numpy(), atol=1e-5)
+    assert found["right"] == result.right[-1].tolist()
+    assert found["nearest"] == [[1, 1, 0, 0]] * len(result.scores)
+    assert found["told"] == [0, 1, 2, 3]
 
 
-def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_a_share(tokenizer):
+def test_of_three_senses_the_nearest_other_is_sent(reader, small):
+    senses = {"river": OWN_RIVER, "money": OWN_MONEY, "blood": ["a blood bank", "their blood bank"]}
+    typed = "\n".join(f"{name}: {text}" for name, texts in senses.items() for text in texts)
+    asked = {"word": "bank", "sentences": typed, "model": "small"}
+    found = reader.post("/senses", json=asked).json()["threads"]
+    result = attnviz.senses("bank", senses, model=small)
+    assert found["strips"] == [[0, 1], [2, 3], [4, 5]]
+    for state, cosines in enumerate(result.cosines.tolist()):
+        for n, own in enumerate((0, 0, 1, 1, 2, 2)):
+            others = {other: cosine for other, cosine in enumerate(cosines[n]) if other != own}
+            assert found["nearest"][state][n] == max(others, key=others.get)
+
+
+REGIONS = {"water": ["the boat left the bank of the lake"], "money": ["an account at the bank"]}
+
+
+@pytest.mark.parametrize("regions", [None, REGIONS])
+def test_the_paths_and_bricks_of_a_shift(reader, small, regions):
+    text = "We sat on the bank of the river."
+    typed = "\n".join(f"{name}: {one}" for name, (one,) in (regions or {}).items())
+    asked = {"word": "bank", "text": text, "toward": typed, "model": "small"}
+    found = reader.post("/shift", json=asked).json()["moved"]
+    result = attnviz.shift("bank", text, toward=regions, model=small)
+    np.testing.assert_allclose(found["place"], result.place.numpy(), atol=1e-5)
+    assert found["regions"] == list(regions or ())
+    if regions is None:
+        assert found["rails"] is None
+    else:
+        np.testing.assert_allclose(found["rails"], result.rails.numpy(), atol=1e-5)
+    adds = [word["adds"] for word in found["words"]]
+    np.testing.assert_allclose(adds, result.along(result.parts), atol=1e-5)
+    here, other = result.reached
+    assert sum(adds) == pytest.approx(abs(here - other), abs=1e-4) == found["gap"]
+    takes = [word["takes"] for word in found["words"]]
+    assert [one is None for one in takes] == [n not in result.sources for n in range(len(takes))]
+    kinds = [word["kind"] for word in found["words"]]
+    assert kinds[0] == kinds[-1] == "special"
+    assert [n for n, kind in enumerate(kinds) if kind == "explained"] == [result.at]
+
+
+def test_a_region_without_a_name(reader):
+    asked = {"word": "bank", "text": "on the bank", "toward": "the bank of the lake"}
+    answer = reader.post("/shift", json=asked)
+    assert answer.status_code == 400
+    assert "Sentence 1 has no region. Type the region and a colon" in answer.text
+
+
+def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_numbers(tokenizer):
     ends = {"river": ("was muddy", "by the lake"), "money": ("lent much", "had a loan")}
     starts = {"river": ("swim to", "a wet"), "money": ("pay the", "a rich")}
     lines = [f"{name}: the bank {end}" for name, both in ends.items() for end in both]
@@ -172,11 +221,12 @@ def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_a_share(tok
     def refuse(name):
         raise AssertionError(f"{name} is no JSON")
 
-    found = json.loads(answered(work), parse_constant=refuse)["occurrences"]
+    found = json.loads(answered(work), parse_constant=refuse)["threads"]
     said = [one["sentence"].startswith("the bank") for one in found["occurrences"]]
     assert sum(said) == 4
-    for state in found["states"]:
-        assert [share is None for share in state["right"]] == said
+    for numbers in (found["right"], *found["heights"]):
+        assert [number is None for number in numbers] == said
+    assert [n in found["alike"] for n in range(len(said))] == said
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,12 @@ export interface Theme {
   /** Of several heads. */
   lines: string[];
   roles: Record<Role, string>;
+  /** Of the first side, the second, a third and a fourth: lines, words and areas. */
+  sides: string[];
+  sideText: string[];
+  sidePale: string[];
+  /** What says nothing about words. */
+  gray: string;
 }
 /** What heads do, each in one color on every page. */
 export type Role = "previous" | "next" | "same" | "induction" | "itself" | "first" | "special" | "punctuation" | "retrieval" | "mover" | "inhibition";
@@ -144,8 +150,12 @@ const ROLES_ON_DARK: Record<Role, string> = {
 export const LIGHT: Theme = {
   dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd", claim: "#c4122f", query: "#d9720f", alarm: "#b00020",
   weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: CYCLE, roles: ROLES,
+  sides: ["#d9720f", "#3567ad", "#1f8a73", "#7a1f6a"], sideText: ["#a84e06", "#28528f", "#16695a", "#7a1f6a"],
+  sidePale: ["#f6dcc1", "#cfdcee", "#cbe6df", "#ecd6e7"], gray: "#8f8f8f",
 };
 export const DARK: Theme = {
   dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47", claim: "#ff6f85", query: "#f0a04b", alarm: "#ff6b6b",
   weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [36, 39, 45, 255], lines: LIGHTER, roles: ROLES_ON_DARK,
+  sides: ["#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"], sideText: ["#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"],
+  sidePale: ["#4a3420", "#26364f", "#1f4038", "#452a40"], gray: "#85888f",
 };

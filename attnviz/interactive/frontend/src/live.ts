@@ -10,7 +10,7 @@ import { shift, type Shift } from "./shift";
 
 interface About { models: string[]; generating: string[]; words: string[]; max_tokens: number; max_generated: number }
 interface Turn { ahead: number; doing: string; done: number }
-interface Figure { occurrences?: Senses; moved?: Shift; svg: string; verdict: string; summary: string; notes: string[]; warnings: string[] }
+interface Figure { threads?: Senses; moved?: Shift; svg: string; verdict: string; summary: string; warnings: string[] }
 type Asked = Record<string, string>;
 
 interface Field {
@@ -29,7 +29,6 @@ interface Page {
   show(answer: unknown, into: HTMLElement, asked: Asked): void;
 }
 
-const NARROW = 620; // pixels; figures are narrow in narrower windows
 const POLL = 400; // milliseconds between queue requests
 const KEPT = "attnviz"; // where the browser keeps what was typed, until the tab is closed
 
@@ -114,17 +113,21 @@ function pages(root: HTMLElement, { words, max_tokens, generating, max_generated
       },
     },
     {
-      path: "/senses", title: "Senses", show: figure(({ word }) => `Where the model separates the senses of “${word}”`),
+      path: "/senses", title: "Senses", show: picture,
       fields: {
         word: { label: "Word", value: words[0], hint: `Bundled sentences: ${words.join(", ")}.`, words },
         sentences: { label: "Your own sentences", hint: "One on each line after its sense, as in “river: We sat on the bank.” Two or more for each sense.", optional: true, lines: 3 },
       },
     },
     {
-      path: "/shift", title: "Shift", show: figure(({ word }) => `What moved “${word}”`),
+      path: "/shift", title: "Shift", show: picture,
       fields: {
-        text: { label: "Sentence", value: "The bank was full of {mud|cash}.", hint: `{mud|cash} compares two sentences. ${most}` },
+        text: { label: "Sentence", value: "We sat on the bank of the river.", hint: `{mud|cash} compares two sentences. ${most}` },
         word: { label: "Word", value: "bank", hint: "the#2 is the second “the”." },
+        toward: {
+          label: "Between two regions", hint: "Sentences, one on each line after the name of its region.", optional: true, lines: 2,
+          value: "water: The boat drifted past the bank of the lake.\nmoney: She opened an account at the bank.",
+        },
       },
     },
   ];
@@ -207,7 +210,7 @@ async function ask(path: string, asked: Asked, signal: AbortSignal, say: (line: 
   }, POLL);
   try {
     const answer = await fetch(path, {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...asked, ticket, narrow: innerWidth < NARROW }), signal,
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ ...asked, ticket }), signal,
     });
     if (!answer.ok) throw new Error(await answer.text());
     return await answer.json();
@@ -246,25 +249,19 @@ function attention(root: HTMLElement): Page["show"] {
   };
 }
 
-/** Show a figure from the server as an image, which cannot run scripts. */
-function figure(title: (asked: Asked) => string): Page["show"] {
-  let address = "";
-  return (answer, into, asked) => {
-    const { svg, verdict, summary, occurrences, moved } = answer as Figure;
-    const blob = new Blob([svg], { type: "image/svg+xml" });
-    URL.revokeObjectURL(address);
-    address = URL.createObjectURL(blob);
-    const name = `attnviz-${asked.word.replace(/[^\p{L}\p{N}]+/gu, "-")}.svg`;
-    into.replaceChildren(
-      ...(occurrences ? [senses(occurrences)] : []),
-      ...(moved ? [shift(moved)] : []),
-      el("figure", {},
-        el("img", { src: address, alt: `${title(asked)}. ${summary}` }),
-        el("figcaption", {},
-          el("p", { class: "verdict", "data-verdict": verdict }, `${verdict === "verified" ? "✓" : "✗"} ${summary}`),
-          el("button", { type: "button", "data-control": "save-figure", title: "Save this figure as SVG", click: () => download(name, blob) }, "SVG"))),
-    );
-  };
+/** Draw the senses or the shift of a word; its figure can be saved. */
+function picture(answer: unknown, into: HTMLElement, { word }: Asked): void {
+  const { svg, verdict, summary, threads, moved } = answer as Figure;
+  const name = `attnviz-${word.replace(/[^\p{L}\p{N}]+/gu, "-")}.svg`;
+  const save = () => download(name, new Blob([svg], { type: "image/svg+xml" }));
+  const notes = (threads ?? moved)!.notes.join("; ");
+  into.replaceChildren(
+    threads ? senses(threads) : shift(moved!),
+    el("div", { class: "proven" },
+      ...(notes ? [el("p", { class: "notes" }, `${notes[0].toUpperCase()}${notes.slice(1)}.`)] : []),
+      el("p", { class: "verdict", "data-verdict": verdict }, `${verdict === "verified" ? "✓" : "✗"} ${summary}`),
+      el("button", { type: "button", "data-control": "save-figure", title: "Save the figure for print, as SVG", click: save }, "SVG")),
+  );
 }
 
 void live();

@@ -4,14 +4,19 @@
 const STEERING = /[\p{Cc}\p{Cs}\p{Co}\p{Noncharacter_Code_Point}\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]/gu;
 const LONGEST = 60;
 
-/** Return a displayable token: control characters are visible, long tokens are clipped. */
-export function literal(token: string): string {
-  const shown = token.replace(STEERING, (character) => {
+/** Return a text whose control characters are visible. */
+export function plain(text: string): string {
+  return text.replace(STEERING, (character) => {
     const code = character.codePointAt(0)!;
     if (code === 0x2028 || code === 0x2029) return "␊";
     if (code === 0x7f) return "␡";
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : "\ufffd";
   });
+}
+
+/** Return a displayable token: control characters are visible, long tokens are clipped. */
+export function literal(token: string): string {
+  const shown = plain(token);
   // Python writes the end of a line as two characters, if a token has nothing else
   if (/^(\\[nr]|␣)+$/u.test(shown)) return shown.replace(/(\\r)?\\n|\\r/g, "↵");
   const seen = shown.trim() === "" ? shown.replace(/\s/gu, "·") || "∅" : shown;

@@ -1,0 +1,255 @@
+"""The text as a figure: words in their lines, on the colors of their numbers."""
+
+import re
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from families import tiny
+from golden.saved_results import SAVED
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from readable_text import check_texts
+
+import attnviz
+from attnviz import plot
+from attnviz.errors import InputError
+from attnviz.figures.style import DARK, LIGHT
+from figures.test_grammar import contrast
+
+CODE = "def mean(numbers):\n    total = 0\n\n    return total / len(numbers)"
+HEBREW = "הרכבת יצאה מהתחנה בזמן, וכל train station נשארה ריקה"
+PROSE = "The master watched as another crowded train left for the coast, while children laughed. "
+
+
+@pytest.fixture(scope="module")
+def causal(tokenizer):
+    return attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def moved():
+    return attnviz.load_result(SAVED / "shift.safetensors")
+
+
+@pytest.fixture(scope="module")
+def masked():
+    return attnviz.load_result(SAVED / "explain-masked.safetensors")
+
+
+def map_of(model, text, layer=0, head=1, *, generate=None, special="keep"):
+    result = model.attend(text, generate=generate)
+    return attnviz.attention_map(result, layer=layer, head=head, special=special)
+
+
+def words_of(figure):
+    """Return the words, in their order in the text."""
+    return [artist for artist in figure.artists if isinstance(artist, Text)]
+
+
+def behind(figure):
+    """Return the color behind each word, None without one."""
+    patches = [p for p in figure.axes[0].patches if isinstance(p, Rectangle)]
+    fills = [patch for patch in patches if patch.get_fill()]
+
+    def fill(word):
+        x, y = word.get_position()
+        return next(
+            (p.get_facecolor() for p in fills if p.get_bbox().contains(x + 0.004, y - 0.01)), None
+        )
+
+    return [fill(word) for word in words_of(figure)]
+
+
+def boxes(figure):
+    """Return the color and the line of the box around each word that has one."""
+    found = {}
+    for patch in figure.axes[0].patches:
+        if not patch.get_fill():
+            (word,) = (w for w in words_of(figure) if patch.get_bbox().contains(*w.get_position()))
+            line = "dashed" if patch.get_linestyle() not in ("solid", "-") else "solid"
+            found[word.get_text()] = to_hex(patch.get_edgecolor()), line
+    return found
+
+
+def lines_of(figure):
+    """Return the words of each line, from left to right."""
+    lines = {}
+    for word in words_of(figure):
+        x, y = word.get_position()
+        lines.setdefault(round(y, 4), []).append((x, word.get_text()))
+    return [[word for _, word in sorted(line)] for _, line in sorted(lines.items())]
+
+
+def test_a_word_is_on_the_color_of_its_weight(train):
+    drawn = attnviz.attention_map(train, layer=0, head=4)
+    figure = plot.text(drawn)
+    assert [word.get_text() for word in words_of(figure)] == list(drawn.columns)
+    assert figure.texts[0].get_text() == "“station” looks back at “train”: 70%"
+    row = drawn.weights[drawn.rows.index("station")]
+    is_word = drawn.is_word[1]
+    top, fills = row[is_word].max(), behind(figure)
+    for n, weight in enumerate(row.tolist()):
+        colors = LIGHT.weights if is_word[n] else LIGHT.neutral
+        np.testing.assert_allclose(fills[n], colors(weight / float(top)), atol=0.01)
+    claim = LIGHT.claim, "solid"
+    assert boxes(figure) == {"train": claim, "station": (LIGHT.ink, "dashed")}
+    bold = [word.get_text() for word in words_of(figure) if word.get_fontweight() == "bold"]
+    assert bold == ["train", "station"]
+
+
+def test_gray_tokens_with_larger_weights_have_a_scale_of_their_own(train):
+    drawn = attnviz.attention_map(train, layer=5, head=3)
+    figure = plot.text(drawn, query="train")
+    special = drawn.weights[drawn.rows.index("train"), [0, -1]].max()
+    assert words_on_bars(figure)[-1] == f"{float(special):.0%}, special tokens"
+
+
+def words_on_bars(figure):
+    return [text.get_text() for ax in figure.axes[1:] for text in ax.texts]
+
+
+@pytest.mark.parametrize("query", ["saw#2", 10])
+def test_the_query_is_chosen_by_its_word_or_its_place(model, query):
+    drawn = map_of(model, "The cat saw the dog, and the dog saw the cat.", 5, 3)
+    figure = plot.text(drawn, query=query)
+    (asked,) = (n for n, word in enumerate(words_of(figure)) if word.get_text() == "saw" and n > 5)
+    row = drawn.weights[asked].masked_fill(~drawn.is_word[1], 0)
+    row[asked] = 0
+    best = int(row.argmax())
+    assert f"{float(row[best]):.0%}" in figure.texts[0].get_text()
+    assert drawn.columns[best] in figure.texts[0].get_text()
+
+
+def test_a_wrong_query_is_refused(train, moved):
+    drawn = attnviz.attention_map(train, layer=0, head=4)
+    for query, said in (("trian", "Did you mean train"), (99, "The rows are 0 to 8"), (-1, "rows")):
+        with pytest.raises(InputError, match=said):
+            plot.text(drawn, query=query)
+    with pytest.raises(InputError, match="query cannot be used"):
+        plot.text(moved, query="bank")
+    with pytest.raises(InputError, match="measured cannot be used"):
+        plot.text(drawn, measured=True)
+    with pytest.raises(InputError, match="no map of single words"):
+        plot.text(attnviz.load_result(SAVED / "map-image.safetensors"))
+
+
+def test_what_comes_later_is_gray_without_a_color(causal):
+    drawn = map_of(causal, "the train left the station", 1, special="remove")
+    figure = plot.text(drawn, query=2)
+    assert [fill is None for fill in behind(figure)] == [n > 2 for n in range(5)]
+    assert {word.get_color() for word in words_of(figure)[3:]} == {LIGHT.muted}
+    assert "come later: they are not read" in " ".join(text.get_text() for text in figure.texts)
+    first = behind(figure)[0]
+    assert np.ptp(first[:3]) < 0.01  # the sink is gray
+
+
+def test_lines_and_indents_of_code_are_kept(causal):
+    figure = plot.text(map_of(causal, CODE, special="remove"))
+    assert ["".join(line) for line in lines_of(figure)] == [
+        "".join(line.split()) for line in CODE.splitlines() if line
+    ]
+    lefts = [min(w.get_position()[0] for w in words_of(figure) if w.get_text() == name)
+             for name in ("def", "return")]  # fmt: skip
+    assert lefts[1] > lefts[0] + 0.1
+    tops = sorted({round(word.get_position()[1], 4) for word in words_of(figure)})
+    steps = np.diff(tops)
+    assert steps[1] == pytest.approx(2 * steps[0])  # a blank line
+
+
+def test_marks_stand_at_their_words(model):
+    figure = plot.text(map_of(model, "(a cat, don't you know?)" * 5, 2, 2), width=60)
+    for line in lines_of(figure):
+        assert line[0] not in (",", "?", ")")
+        assert line[-1] != "("
+
+
+def test_a_text_from_right_to_left_begins_at_the_right(model):
+    figure = plot.text(map_of(model, HEBREW), width=89)
+    first, *_ = lines_of(figure)
+    words = HEBREW.split()
+    assert first.index(words[0]) > first.index(words[1])
+    assert first.index("train") + 1 == first.index("station")  # words in the other direction
+    check_texts(figure)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_word_has_contrast(model, moved, masked, theme):
+    colors = {"light": LIGHT, "dark": DARK}[theme]
+    with plot.style(theme=theme):
+        results = [map_of(model, PROSE, layer, head) for layer, head in ((0, 1), (3, 4), (5, 3))]
+        figures = [plot.text(one) for one in (*results, moved, masked)]
+    for figure in figures:
+        for word, fill in zip(words_of(figure), behind(figure), strict=True):
+            ground = colors.ground if fill is None else fill[:3]
+            assert contrast(word.get_color(), ground) >= 4.5, word.get_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_have_contrast_with_every_color(theme):
+    from attnviz.analyses.explain import text
+
+    colors = {"light": LIGHT, "dark": DARK}[theme]
+    with plot.style(theme=theme):
+        for scale in (colors.weights, colors.neutral, text.side_colors()):
+            for fill in scale(np.linspace(0, 1, 64)):
+                for is_gray in (False, True):
+                    color = text._readable(text._Word("a", fill, is_gray))
+                    assert contrast(color, fill[:3]) >= 4.5
+
+
+@pytest.mark.parametrize("width", [60, 89, 183])
+@pytest.mark.parametrize("text", ["the bank", PROSE + "x" * 90, PROSE * 20])
+def test_no_word_leaves_the_page_or_covers_another(model, width, text):
+    drawn = map_of(model, text, 2, 3)
+    check_texts(plot.text(drawn, width=width))
+
+
+def test_words_add_to_both_sides_of_a_shift(moved):
+    figure = plot.text(moved)
+    shares = moved.shares(moved.parts)
+    kept = [n for n, special in enumerate(moved.special) if not special]
+    largest = max(abs(shares[n]) for n in moved.sources)
+    for n, fill in zip(kept, behind(figure), strict=True):
+        if n in moved.sources:
+            side = LIGHT.sides[shares[n] < 0]
+            weight = abs(shares[n]) / largest
+            expected = 1 + weight * (np.array(to_rgb(side)) - 1)
+            np.testing.assert_allclose(fill[:3], expected, atol=0.02)
+        else:
+            assert fill is None
+    assert figure.texts[0].get_text() in moved.headline
+
+
+def test_effects_and_contributions_to_a_prediction_differ(masked):
+    by_default, measured, contributed = (
+        plot.text(masked, **how) for how in ({}, {"measured": True}, {"measured": False})
+    )
+    assert behind(by_default) == behind(measured) != behind(contributed)
+    (target,) = (w for w in words_of(measured) if w.get_text() == f"{masked.target} {masked.share}")
+    assert target.get_fontstyle() == "italic"
+    unmeasured = replace(masked, causal={})
+    with pytest.raises(InputError, match="measured=True"):
+        plot.text(unmeasured, measured=True)
+    plot.text(unmeasured)
+
+
+def test_what_the_model_wrote_is_italic(causal):
+    drawn = map_of(causal, "the train left", generate=3)
+    words = words_of(plot.text(drawn))
+    start = drawn.generated_from
+    assert start is not None
+    assert {word.get_fontstyle() for word in words[:start]} == {"normal"}
+    assert {word.get_fontstyle() for word in words[start:]} == {"italic"}
+
+
+def test_it_fills_a_part_of_a_figure(train):
+    drawn = attnviz.attention_map(train, layer=0, head=4)
+    figure = plt.figure(figsize=(8, 1))
+    left, right = figure.subfigures(1, 2)
+    assert plot.text(drawn, figure=left) is left
+    plot.text(drawn, figure=right, caption="none")
+    assert re.search("verified", right.get_label(), re.I)
+    check_texts(figure)
