@@ -30,9 +30,8 @@ def labels(axis):
 
 def words_above(ax):
     """Return the words above a map as (text, middle in inches), in their order."""
-    canvas = ax.figure.axes[1]
-    texts = [text for text in canvas.texts if not re.fullmatch(r"\d+%", text.get_text())]
-    return [(text.get_text(), text.get_position()[0]) for text in texts]
+    boxes = [(label.get_text(), label.get_window_extent()) for label in ax.get_xticklabels()]
+    return [(text, (box.x0 + box.x1) / 2 / ax.figure.dpi) for text, box in boxes]
 
 
 def mosaics(figure):
@@ -65,7 +64,7 @@ def test_a_heatmap_draws_the_weights_as_cells_with_the_words_beside_them(train):
     assert ax.get_ylim() == (9, 0)  # the first query is on top
     box, wide = ax.get_position(), ax.figure.get_size_inches()[0]
     columns = wide * (box.x0 + box.width * (np.arange(9) + 0.5) / 9)
-    np.testing.assert_allclose(places, columns)  # exactly above their columns
+    np.testing.assert_allclose(places, columns, atol=0.01)  # above their columns
 
 
 def drawn_weights(ax):
