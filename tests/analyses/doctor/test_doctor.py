@@ -14,7 +14,7 @@ import torch
 
 import attnviz
 from attnviz.analyses.doctor import compute
-from attnviz.analyses.doctor.result import DoctorResult, Finding
+from attnviz.analyses.doctor.compute import DoctorResult, Finding
 from attnviz.app import run
 from attnviz.models import named
 
