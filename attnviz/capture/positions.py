@@ -39,7 +39,7 @@ Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
 _AT_ONCE = 2**14  # positions of one run of the whole model
 _CODED = 400  # positions of the coded rows of a text, at most, that go on to the last layer
-_TEXTS = 8  # of a batch with more texts none of these go on
+_TEXTS = 20  # of a batch with more texts none of these go on
 _OF_MEDIA = 2**15  # positions of all runs of an image or a sound
 # The names of modules that read an input of their own kind, or relate two sequences.
 _TOWERS = {
