@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
-from attnviz.capture.positions import Rows, StackCounter, stacks_of
+from attnviz.capture.positions import Rows, StackCounter
 from attnviz.capture.projections.find import STAGES
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
@@ -29,12 +29,11 @@ from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import InputError, ModelError
 from attnviz.formula.attention import additive_mask
 from attnviz.models.devices import input_device
-from attnviz.models.pretrained import count_inputs
+from attnviz.models.pretrained import count_inputs, kinds_among
 from attnviz.results import (
     AttentionRecord,
     Axis,
     LinearAttention,
-    LinearReference,
     MaskRule,
     Reference,
 )
@@ -94,7 +93,9 @@ def capture(
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
     own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
-    stacks, after = stacks_of(texts, axes or {}, inputs), texts if is_joined else 0
+    kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
+    by_text = ({kind: of[n] for kind, of in (axes or {}).items()} for n in range(texts))
+    stacks, after = [StackCounter(one, kinds) for one in by_text], texts if is_joined else 0
     keys = first_run.keys if is_joined else None
     with watch.weights_in_memory(call.module for call in calls):
         return [
@@ -216,7 +217,8 @@ def _to_records(
     causal = _are_causal(calls)
 
     def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> Executed:
-        one, batch = _of_text(call, n), (call.inputs.input, call.inputs.key_input)
+        one: AttentionCall = watch.map_tensors(call, partial(_part, text_index=n))
+        batch = call.inputs.input, call.inputs.key_input
         record = _to_record(one, stacks[n], is_causal=is_causal)
         return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
 
@@ -270,11 +272,10 @@ def _to_references(
     calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
 ) -> tuple[Reference, ...]:
     """Return the references of one text of a batch, in the order of its records."""
-    references = [
-        Reference(*(_part(x, text_index) for x in (of.weights, of.scores, of.head_output, output)))
-        for of, output in ((call.attention, call.output) for call in calls)
-    ]
-    return (*references, *(to_linear_reference(mixing, text_index) for mixing in mixtures))
+    known = ((call.attention, call.output) for call in calls)
+    of_batch = [Reference(of.weights, of.scores, of.head_output, output) for of, output in known]
+    linear = [mixing.reference for mixing in mixtures]
+    return tuple(watch.map_tensors((*of_batch, *linear), partial(_part, text_index=text_index)))
 
 
 def to_linear_record(
@@ -305,31 +306,9 @@ def to_linear_record(
     )
 
 
-def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReference:
-    """Return the reference of one text of a batch."""
-    reference: LinearReference = watch.map_tensors(
-        mixing.reference, lambda tensor: tensor[text_index]
-    )
-    return reference
-
-
-def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
-    def part_of(record: Any) -> Any:
-        parts = {n: _part(x, text_index) for n, x in vars(record).items() if isinstance(x, Tensor)}
-        return replace(record, **parts)
-
-    inputs, rotation = part_of(call.inputs), call.inputs.rotation
-    if rotation is not None:
-        inputs = replace(inputs, rotation=tuple(_part(angle, text_index) for angle in rotation))
-    of_text: AttentionCall = part_of(call)
-    return replace(of_text, attention=part_of(call.attention), inputs=inputs)
-
-
-def _part(tensor: Any, text_index: int) -> Any:
+def _part(tensor: Tensor, text_index: int) -> Tensor:
     """Return what a tensor holds of one text: some are shared, and sinks (H,) have no texts."""
-    if tensor is None or tensor.dim() == 1:
-        return tensor
-    return tensor[text_index if tensor.shape[0] > 1 else 0]
+    return tensor if tensor.dim() == 1 else tensor[text_index if tensor.shape[0] > 1 else 0]
 
 
 def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:
@@ -512,7 +491,19 @@ def inputs_of_whole(
 
     prefix : whether the prompt is read in both directions; what is written reads what it follows.
     """
-    whole = _full_inputs(model, inputs, written.ids[None, :-1])
+    ids, whole = written.ids[None, :-1], {**inputs}
+    if model.config.is_encoder_decoder:
+        whole["decoder_input_ids"] = ids
+    else:
+        added = ids.shape[1] - inputs["input_ids"].shape[1]
+        # The continuation has the mask and the segment of the last token.
+        for name in inputs.keys() & {"attention_mask", "token_type_ids"}:
+            last = inputs[name][:, -1:].expand(-1, added)
+            whole[name] = torch.cat([inputs[name], last], dim=1)
+        if (positions := inputs.get("position_ids")) is not None:
+            more = torch.arange(1, added + 1, device=positions.device)
+            whole["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
+        whole["input_ids"] = ids
     if written.positions is not None:
         whole["position_ids"] = written.positions
     if prefix:
@@ -521,20 +512,3 @@ def inputs_of_whole(
         seen[:, : written.prompt] = True
         whole["attention_mask"] = additive_mask(seen[None, None], model.dtype)
     return whole
-
-
-def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
-    """Return the inputs for reading ids (1, T), a text with its continuation, in one pass."""
-    if model.config.is_encoder_decoder:
-        return {**inputs, "decoder_input_ids": ids}
-    added = ids.shape[1] - inputs["input_ids"].shape[1]
-    # The continuation has the mask and the segment of the last token.
-    extended = {
-        name: torch.cat([inputs[name], inputs[name][:, -1:].expand(-1, added)], dim=1)
-        for name in ("attention_mask", "token_type_ids")
-        if name in inputs
-    }
-    if (positions := inputs.get("position_ids")) is not None:
-        more = torch.arange(1, added + 1, device=positions.device)
-        extended["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
-    return {**inputs, **extended, "input_ids": ids}

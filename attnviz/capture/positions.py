@@ -30,7 +30,7 @@ from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs
 from attnviz.inputs.batch import Batch
 from attnviz.inputs.image import Grid, find_grid, patch_label
-from attnviz.models.pretrained import forward_parameters, kinds_among
+from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import LINEAR, UNITS
 from attnviz.runtime.libraries import copy_to
@@ -116,17 +116,6 @@ class StackCounter:
         """Return the first axis of this length, or numbers."""
         matching = [kind for kind in kinds if len(self._axes[kind]) == length]
         return self._axes[matching[0]] if matching else Axis.numbered(length)
-
-
-def stacks_of(
-    texts: int, axes: Mapping[str, Sequence[Axis]], inputs: Collection[str]
-) -> list[StackCounter]:
-    """Return the stacks of each of N texts; inputs : the names of the model's arguments."""
-    kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
-    return [
-        StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}, kinds)
-        for n in range(texts)
-    ]
 
 
 def place_windows(
@@ -394,6 +383,7 @@ def _of_each(
     return moved
 
 
+@torch.no_grad()
 def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseModelOutput:
     """Return what the encoder makes of N inputs, for a decoder that reads some more than once."""
     states: list[Tensor] = []
@@ -402,12 +392,7 @@ def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseMo
         states.append(output[0])
         raise watch.EndRunError
 
-    with (
-        watch.restoring(model),
-        torch.no_grad(),
-        watch.model_errors(model),
-        suppress(watch.EndRunError),
-    ):
+    with watch.restoring(model), watch.model_errors(model), suppress(watch.EndRunError):
         model.get_encoder().register_forward_hook(end)
         model(**inputs)
     return BaseModelOutput(last_hidden_state=states[0][source.to(states[0].device)])
@@ -500,15 +485,17 @@ def changed_batch(
     UnknownPlacesError
         The axis does not say where in a tensor a position lies.
     """
-    _expect_rows(batch)
+    count = len(next(iter(batch.axes.values()), ()))
+    tensors = {n: x for n, x in batch.inputs.items() if isinstance(x, Tensor)}
+    if any(not tensor.dim() or len(tensor) != count for tensor in tensors.values()):
+        raise UnknownPlacesError("its inputs are not tensors with one row for each input")
     whole = [*numbers] * copies
     of_rows = torch.tensor([*whole, *(c.number for c in chosen for _ in c.rows)], device="cpu")
     source = torch.tensor([whole.index(n) for n in of_rows[len(whole) :].tolist()], device="cpu")
     inputs, index = {**batch.inputs}, of_rows
-    for name, value in batch.inputs.items():
-        if isinstance(value, Tensor):
-            index = copy_to(value.device, index)
-            inputs[name] = value[index]
+    for name, value in tensors.items():
+        index = copy_to(value.device, index)
+        inputs[name] = value[index]
     start = len(whole)
     for kind in dict.fromkeys(one.kind for one in chosen):
         argument = _argument(batch, kind)
@@ -525,13 +512,6 @@ def changed_batch(
             start += len(one.rows)
         inputs[argument] = copy_to(device, changed)
     return Rows(inputs, chosen, of_rows, source)
-
-
-def _expect_rows(batch: Batch) -> None:
-    count = len(next(iter(batch.axes.values()), ()))
-    tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
-    if any(not tensor.dim() or len(tensor) != count for tensor in tensors):
-        raise UnknownPlacesError("its inputs are not tensors with one row for each input")
 
 
 def _argument(batch: Batch, kind: str) -> str:

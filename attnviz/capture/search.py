@@ -116,9 +116,8 @@ class Search(Recorder):
                 self._read_mixing(run.module, call, layout, call.result)
 
     def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
-        path, is_first = self.paths[module], self._is_first
-        mixing = self._linear_calls.read(path, module, call, layout, result, with_matrix=is_first)
-        self._linear.append(mixing)
+        of_call = self.paths[module], module, call, layout, result
+        self._linear.append(self._linear_calls.read(*of_call, with_matrix=self._is_first))
 
     @contextmanager
     def _replaying(self) -> Iterator[None]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.capture.calls import FunctionCall, watching_functions
-from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
+from attnviz.capture.capture import OwnNumbers, to_linear_record
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.positions import StackCounter
 from attnviz.capture.projections.match import Executed, match_projections, reproduced
@@ -356,11 +356,11 @@ def capture_pooled(
     """
     run = watch.minimal_run(model, inputs)
 
-    def mixtures(number: int) -> list[LinearMixing]:
-        watcher = partial(_PooledRun, known=known, cell=cell, is_first=number == 0)
-        return watch.watch(model, run, watcher, seed=number).mixtures
-
-    first, second = mixtures(0), mixtures(1)
+    watchers = [partial(_PooledRun, known=known, cell=cell, is_first=one) for one in (True, False)]
+    first, second = (
+        watch.watch(model, run, watcher, seed=seed).mixtures
+        for seed, watcher in enumerate(watchers)
+    )
     watch.expect_same(
         model, *([f"{one.path} {one.function}" for one in run] for run in (second, first))
     )
@@ -373,7 +373,7 @@ def capture_pooled(
     records = tuple(
         replace(to_linear_record(mixing, 0, stacks), text=axis, cell=cell) for mixing in first
     )
-    references = tuple(to_linear_reference(mixing, 0) for mixing in second)
+    references = tuple(watch.map_tensors(one.reference, lambda x: x[0]) for one in second)
     return own.copy(records), own.copy(references)
 
 
@@ -408,8 +408,6 @@ class _PooledRun(watch.ModuleWatcher):
                     "called again. Choose another model."
                 )
             del self.mixtures[before:]
-            path, is_first, cell = self.paths[module], self._is_first, self._cell
-            mixing = self._known.read(
-                path, module, call, layout, result, with_matrix=is_first, cell=cell
-            )
+            of_call = self.paths[module], module, call, layout, result
+            mixing = self._known.read(*of_call, with_matrix=self._is_first, cell=self._cell)
             self.mixtures.append(mixing)
