@@ -139,7 +139,13 @@ class _SummaryComparison:
             scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows[part])
             self._compare_rows(heads, rows[part], scores)
         self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
-        self._compare_columns(columns.to(self.device))
+        # The weight that some keys receive from all queries.
+        columns = columns.to(self.device)
+        received = self.summary.received[:, columns]
+        expected = torch.zeros_like(received, dtype=torch.float64)
+        for heads, part in self._blocks(self.m, len(columns)):
+            expected[heads] += self._weights(heads, part, columns).sum(1)
+        self._add(_ALL, expected, received)
         self._compare_sums()
 
     def _add(
@@ -215,14 +221,6 @@ class _SummaryComparison:
         mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
         self._add(_ALL, sums / (len(rows) * widths).to(self.device), mean[:, cells], least)
         self._add(_ALL, tops, largest[:, cells], least)
-
-    def _compare_columns(self, columns: Tensor) -> None:
-        """Compare the weight that some keys receive from all queries."""
-        received = self.summary.received[:, columns]
-        expected = torch.zeros_like(received, dtype=torch.float64)
-        for heads, block in self._blocks(self.m, len(columns)):
-            expected[heads] += self._weights(heads, block, columns).sum(1)
-        self._add(_ALL, expected, received)
 
     def _compare_sums(self) -> None:
         """Compare sums over the whole map, which no single row shows."""

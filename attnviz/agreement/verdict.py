@@ -83,7 +83,6 @@ def decide(measured: Sequence[Measured]) -> Iterator[tuple[Measured, int, StageC
 
 
 def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
-    """Decide where a stage agrees."""
     stage, precision = measured.stage, measured.precision
     differences, own_errors = numbers["differences"], numbers["own_errors"]
     largest = numbers["largest_by_head"]
@@ -180,7 +179,7 @@ def bounded_check(
     errors, allowed = slopes or (torch.empty(0, device="cpu"), torch.empty(0, device="cpu"))
     if len(errors):
         off |= ~(errors.abs() <= allowed)
-    failed = failed_heads(off)
+    failed = off.nonzero().flatten().tolist()
     own_errors = torch.zeros(len(differences), device="cpu") if own_errors is None else own_errors
     tolerances = torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
     return StageCheck(
@@ -193,15 +192,10 @@ def bounded_check(
         own_errors=tuple(own_errors.tolist()),
         compared=compared,
         finite=all(x is None or bool(x.isfinite().all()) for x in (differences, largest)),
-        failed_heads=failed if heads is None else tuple(heads[index] for index in failed),
+        failed_heads=tuple(failed if heads is None else [heads[index] for index in failed]),
         slope_errors=tuple(errors.tolist()),
         slope_tolerances=tuple(allowed.tolist()),
     )
-
-
-def failed_heads(flags: Tensor) -> tuple[int, ...]:
-    """Return which heads are flagged."""
-    return tuple(flags.nonzero().flatten().tolist())
 
 
 def copy_to_cpu(measured: Sequence[Numbers]) -> list[Numbers]:

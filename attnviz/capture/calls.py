@@ -222,12 +222,6 @@ class SubmoduleCall:
     taken: Tensor | None
     output: Any
 
-    @property
-    def tensor(self) -> Tensor | None:
-        """The (first) tensor of real numbers that it returned."""
-        tensor = first_tensor(self.output)
-        return tensor if tensor is not None and tensor.is_floating_point() else None
-
 
 @dataclass(frozen=True, eq=False)
 class ModuleRun:
@@ -263,8 +257,9 @@ class ModuleRun:
 
     @property
     def outputs(self) -> list[Any]:
-        """What the submodules returned, a tensor or None each, in the order of their calls."""
-        return [call.tensor for call in self.calls]
+        """The (first) tensor of real numbers that each call of a submodule returned, or None."""
+        tensors = (first_tensor(call.output) for call in self.calls)
+        return [tensor if _is_real(tensor) else None for tensor in tensors]
 
     def replay(self, outputs: Sequence[Tensor | None], until: int | None = None) -> list[Any]:
         """Run the code of the module again; each submodule returns a copy of another output.

@@ -24,7 +24,7 @@ from attnviz.capture.positions import Rows, StackCounter
 from attnviz.capture.projections.find import STAGES
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
-from attnviz.capture.search import Plan, linear_calls, plan_for, record_rows, record_runs
+from attnviz.capture.search import Plan, linear_calls, plan_for, record_runs
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import InputError, ModelError
 from attnviz.formula.attention import additive_mask
@@ -140,14 +140,21 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
         return None
     outputs: list[watch.Output] = []
     forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
+
+    def run() -> None:
+        outputs.append(watch.output_of(model, forward))
+
     with suppress(ModelError, InputError):  # it does not run on more rows, or lacks the memory
-        recording = record_rows(
-            model, plan, count, rows.source, lambda: outputs.append(watch.output_of(model, forward))
+        recording, is_known = plan.record(
+            model,
+            count,
+            lambda: outputs.append(watch.output_of(model, forward)),
+            source=rows.source,
         )
+        if not is_known:
+            return None
         tensors = *outputs[-1].model, *outputs[-1].attention
         is_by_row = bool(tensors) and all(x.dim() and len(x) == count for x in tensors)
-        if recording is None:
-            return None
         vectors = (getattr(call.attention, name) for call in recording.calls for name in STAGES)
         both = zip(*(x.chunk(2) for x in vectors), strict=True)
         plan.joins = is_by_row and _between_runs(*both) == 0  # not NaN
@@ -213,8 +220,7 @@ def _to_records(
     mixtures: Sequence[LinearMixing] = (),
 ) -> list[tuple[AttentionRecord, ...]]:
     """Return the records of each text of a batch; those of linear attention follow the others."""
-    texts = len(stacks)
-    causal = _are_causal(calls)
+    texts = range(len(stacks))
 
     def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> Executed:
         one: AttentionCall = watch.map_tensors(call, partial(_part, text_index=n))
@@ -222,31 +228,31 @@ def _to_records(
         record = _to_record(one, stacks[n], is_causal=is_causal)
         return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
 
-    executed = [list(map(of_one_text, calls, [n] * len(calls), causal)) for n in range(texts)]
-    of_batch = match_batch(list(zip(*executed, strict=True)), own.copy)
-    matched = [record for of_text in zip(*of_batch, strict=True) for record in of_text]
-    every = [(n, one) for n, of_text in enumerate(executed) for one in of_text]
+    batch = [
+        [of_one_text(call, n, is_causal) for n in texts]
+        for call, is_causal in zip(calls, _are_causal(calls), strict=True)
+    ]
+    matched = match_batch(batch, own.copy)
+    every = [(i, n, one.module) for i, one in enumerate(calls) if one.module for n in texts]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {
-        (n, type(one.module.module), stage)
-        for (n, one), record in zip(every, matched, strict=True)
-        for stage in reproduced(record)
-        if one.module is not None
+        (n, type(module.module), stage)
+        for i, n, module in every
+        for stage in reproduced(matched[i][n])
     }
     again = {}
-    for index, (n, one) in enumerate(every):
-        if one.module is not None:
-            kind, missing = type(one.module.module), one.module.known - reproduced(matched[index])
-            if known := [stage for stage in missing if (n, kind, stage) in shown]:
-                again[index] = replace(one, known=known)
-    for index, record in zip(again, match_projections([*again.values()]), strict=True):
-        matched[index] = record
+    for i, n, module in every:
+        kind, missing = type(module.module), module.known - reproduced(matched[i][n])
+        if known := [stage for stage in missing if (n, kind, stage) in shown]:
+            again[i, n] = replace(batch[i][n], known=known)
+    for (i, n), record in zip(again, match_projections([*again.values()]), strict=True):
+        matched[i][n] = record
     return [
         (
-            *matched[n * len(calls) : (n + 1) * len(calls)],
+            *(of_texts[n] for of_texts in matched),
             *(to_linear_record(mixing, n, stacks[n]) for mixing in mixtures),
         )
-        for n in range(texts)
+        for n in texts
     ]
 
 

@@ -271,12 +271,9 @@ def record_runs(
     def record(number: int, run: Callable[[], object]) -> Recording:
         shown = None
         if plan.paths:
-            needs_isolation.setdefault(model, plan.needs_isolation)
-            recorder = partial(Recorder, texts=texts, paths=plan.paths)
-            by_plan = watch(model, run, recorder, seed=number)
-            recording = by_plan.take_recording()
-            if (notes := plan.confirm(by_plan, recording)) is not None:
-                return replace(recording, notes=notes)
+            recording, is_known = plan.record(model, texts, run, seed=number)
+            if is_known:
+                return recording
             shown = [call.path for call in recording.calls]
             needs_isolation.pop(model)  # what this run executes, the plan does not know
         search = watch(model, run, partial(search_of, is_first=number == 0), seed=number)
@@ -289,17 +286,6 @@ def record_runs(
 
     plan = plan_for(model)
     return itertools.starmap(record, enumerate(runs))
-
-
-def record_rows(
-    model: nn.Module, plan: Plan, rows: int, source: Tensor, run: Callable[[], object]
-) -> Recording | None:
-    """Record some rows, the last R changed, as `Recorder`; None if they do not follow the plan."""
-    needs_isolation.setdefault(model, plan.needs_isolation)
-    by_plan = watch(model, run, partial(Recorder, texts=rows, paths=plan.paths, source=source))
-    recording = by_plan.take_recording()
-    notes = plan.confirm(by_plan, recording)
-    return None if notes is None else replace(recording, notes=notes)
 
 
 def linear_calls(model: nn.Module, texts: int, inputs: Mapping[str, Any]) -> LinearCalls | None:
@@ -352,10 +338,23 @@ class Plan:
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 
-    def confirm(self, run: Recorder, recording: Recording) -> tuple[str, ...] | None:
-        """Return the notes on a run that is like one that was searched; else None."""
-        operators, notes = self._runs.get(_kind(run, recording), (set[str](), ()))
-        return notes if not run.unreadable and run.operators.keys() <= operators else None
+    def record(
+        self,
+        model: nn.Module,
+        texts: int,
+        run: Callable[[], object],
+        *,
+        seed: int = 0,
+        source: Tensor | None = None,
+    ) -> tuple[Recording, bool]:
+        """Record a run, and return whether it is like one that was searched; as `Recorder`."""
+        needs_isolation.setdefault(model, self.needs_isolation)
+        recorder = partial(Recorder, texts=texts, paths=self.paths, source=source)
+        by_plan = watch(model, run, recorder, seed=seed)
+        recording = by_plan.take_recording()
+        operators, notes = self._runs.get(_kind(by_plan, recording), (set[str](), ()))
+        is_known = not by_plan.unreadable and by_plan.operators.keys() <= operators
+        return replace(recording, notes=notes), is_known
 
     def learn(self, run: Search, recording: Recording) -> None:
         """Keep where attention is, if the interface showed each one in the search."""
