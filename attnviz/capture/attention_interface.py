@@ -1,8 +1,7 @@
 """Attention that a model fetches from transformers' `AttentionInterface`.
 
-Most models of transformers ask the interface for the function that computes their attention. While
-a model runs, `intercept_attention` wraps the function that the interface returns to this thread, so
-that attnviz sees its arguments: they are all that the weights follow from.
+While a model runs, `intercept_attention` wraps the function that the interface returns to this
+thread, so that attnviz sees its arguments: they are all that the weights follow from.
 """
 
 from __future__ import annotations
@@ -212,7 +211,6 @@ class UnfusedAttention(TorchFunctionMode):
     """Computes torch's fused attention by its operators one by one, in this thread."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, or what takes the place of it."""
         kwargs = kwargs or {}
         if func is multi_head_attention_forward:  # it is fused where nobody asks for its weights
             output, weights = func(*args, **{**kwargs, "need_weights": True})

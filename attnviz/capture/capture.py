@@ -1,8 +1,8 @@
 """From a model and its inputs to records: the inputs and outputs of every attention.
 
-The untouched model runs twice, recorded in the same way (recorder.py). The records come from the
-first run, the references that they are compared with from the second. Nothing of one run enters the
-other, so comparing them is a proof and not a tautology. The two runs may be rows of one batch.
+The untouched model runs twice. The records come from the first run, the references that they are
+compared with from the second. Nothing of one run enters the other, so comparing them is a proof and
+not a tautology. The two runs may be rows of one batch.
 """
 
 from __future__ import annotations
@@ -145,12 +145,7 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
         outputs.append(watch.output_of(model, forward))
 
     with suppress(ModelError, InputError):  # it does not run on more rows, or lacks the memory
-        recording, is_known = plan.record(
-            model,
-            count,
-            lambda: outputs.append(watch.output_of(model, forward)),
-            source=rows.source,
-        )
+        recording, is_known = plan.record(model, count, run, source=rows.source)
         if not is_known:
             return None
         tensors = *outputs[-1].model, *outputs[-1].attention
@@ -277,7 +272,6 @@ def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
 def _to_references(
     calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
 ) -> tuple[Reference, ...]:
-    """Return the references of one text of a batch, in the order of its records."""
     known = ((call.attention, call.output) for call in calls)
     of_batch = [Reference(of.weights, of.scores, of.head_output, output) for of, output in known]
     linear = [mixing.reference for mixing in mixtures]

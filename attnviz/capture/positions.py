@@ -1,9 +1,8 @@
 """Where an attention stands in its model, and which token, patch or frame a row of its map is.
 
-The path of a module gives its stack; the number of positions gives the input. Labels come from the
-tokenizer, or from the sizes of an image or a sound. Nothing in the weights of a map shows whether
-they stand at the right rows. So the content of some positions is changed, and the keys of the
-attentions tell which row moved.
+The path of a module gives its stack; the number of positions gives the input. Nothing in the
+weights of a map shows whether its labels stand at the right rows. So the content of some positions
+is changed, and the keys of the attentions tell which row moved.
 
 By default all positions are changed in a few runs: each in half of them, and no two in the same
 half. The runs in which a key moves name its position. Attention mixes positions, so each of these
@@ -428,7 +427,6 @@ class _Keys(watch.AttentionWatcher):
         self._calls: Counter[str] = Counter()
 
     def finish(self) -> None:
-        """Copy the distances of all attentions from the device together."""
         several = [*self.distances.values()]
         if not several:
             return
@@ -438,7 +436,6 @@ class _Keys(watch.AttentionWatcher):
             self.distances[call] = numbers.view(one.shape)
 
     def on_call(self, args: AttentionCallArgs) -> Any:
-        """Compare the keys; end the run if no others are needed."""
         path = self.paths[args.module]
         call = path, self._calls[path]
         self._calls[path] += 1
@@ -515,7 +512,6 @@ def changed_batch(
 
 
 def _argument(batch: Batch, kind: str) -> str:
-    """Return the name of the tensor that holds the positions of a kind."""
     axes = batch.axes[kind]
     if kind == "audio":
         assert batch.steps is not None  # its axis follows from them
@@ -554,7 +550,6 @@ def _regions(batch: Batch, kind: str, axis: Axis, values: Tensor) -> dict[int, R
 
 
 def _part(number: int, count: int, length: int) -> slice:
-    """Return one of some equal parts of a length."""
     return slice(number * length // count, (number + 1) * length // count)
 
 

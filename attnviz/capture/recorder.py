@@ -1,8 +1,7 @@
 """A record of a run: the tensors of every attention that the untouched model executes.
 
 Most models of transformers fetch the function that computes their attention from
-`AttentionInterface`: its arguments say all (attention_interface.py). The model's own code computes,
-and nothing in the model is replaced. Whatever else may be attention is found by a search
+`AttentionInterface`: its arguments say all. Whatever else may be attention is found by a search
 (search.py), unless the plan of an earlier one says where it is.
 """
 
@@ -99,7 +98,13 @@ class Recorder(ModuleWatcher):
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
         path = self.paths[args.module]
-        if not _can_read(args, self.texts):
+        is_described = (
+            len(args.query) == self.texts
+            and args.query.dim() == 4
+            and (args.mask is None or args.mask.is_floating_point())
+            and args.arguments.get("indices") is None
+        )
+        if not is_described:
             if not self._is_traced:  # among its operators
                 self.unreadable.append((path, "its arguments do not describe it"))
             return args.call()
@@ -139,8 +144,14 @@ class Recorder(ModuleWatcher):
         count = sum((one.path, one.entry) == entry for one in self._recorded)
         if count > 1 and returned is not None:
             self._returned[entry] = returned
-        if not self._memory_checked and self._recorded and self._recorded[0].attention is not None:
-            self._expect_memory(self._recorded[0].attention)
+        first = self._recorded[0].attention if self._recorded else None
+        if first is not None and not self._memory_checked:
+            self._memory_checked = True
+            size = (first.scores.nbytes + first.weights.nbytes) // self._runs
+            all_maps = size * max(1, len(self.modules))
+            compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
+            # Those of two runs at once, and later those of one while they are compared.
+            memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Note a call of a module that multiplies the heads by W^O."""
@@ -191,18 +202,9 @@ class Recorder(ModuleWatcher):
         self._output_calls.clear()
         return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
 
-    def _expect_memory(self, first: Attention) -> None:
-        self._memory_checked = True
-        size = (first.scores.nbytes + first.weights.nbytes) // self._runs
-        all_maps = size * max(1, len(self.modules))
-        compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
-        # Those of two runs at once, and later those of one while they are compared.
-        memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
-
     def _output_of(
         self, path: str, number: int, attention: Attention
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the input of W^O, cut into heads, and its output."""
         calls = self._output_calls.get(self.outputs[path], [])
         if number >= len(calls) or attention.head_output is None:
             return None, None
@@ -217,16 +219,6 @@ class Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
-
-
-def _can_read(args: AttentionCallArgs, texts: int) -> bool:
-    """Whether the arguments describe the attention; otherwise its operators are traced."""
-    return (
-        len(args.query) == texts
-        and args.query.dim() == 4
-        and (args.mask is None or args.mask.is_floating_point())
-        and args.arguments.get("indices") is None
-    )
 
 
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:

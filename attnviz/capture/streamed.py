@@ -5,9 +5,8 @@ the same queries, keys and values the model's own eager function computes the we
 and our engine reduces the whole maps. Each attention is passed on and released before the next.
 
 Linear attention has pooled maps, from calls with the same value in many positions. A column is what
-comes out where the values of one cell of tokens are 1 and all others 0: as many columns at once as
-a head has features. So neither M nor a row of it is stored. Which functions are linear in their
-values is learned from the first tokens of the text.
+comes out where the values of one cell of tokens are 1 and all others 0. So neither M nor a row of
+it is stored. Which functions are linear is learned from the first tokens of the text.
 """
 
 from __future__ import annotations
@@ -204,7 +203,6 @@ class _StreamedRun(watch.ModuleWatcher):
         self._output_rows: dict[nn.Module | None, tuple[Tensor | None, Tensor | None]] = {}
 
     def on_call(self, args: AttentionCallArgs) -> Any:
-        """Call the model's own functions: the fused one for all rows, the eager one for some."""
         self._pass_on()
         if self._monitor.missed:
             raise self._uncovered()
@@ -232,7 +230,6 @@ class _StreamedRun(watch.ModuleWatcher):
         return output, None
 
     def finish(self) -> None:
-        """Pass on the last sample, or raise ModelError for an attention that was missed."""
         self._pass_on()
         if not self._calls or self._monitor.missed:
             raise self._uncovered()
@@ -244,7 +241,6 @@ class _StreamedRun(watch.ModuleWatcher):
         )
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
-        """Note the sampled rows of the input and the output of W^O."""
         self._output_rows[module] = self._select_rows(merged_heads), self._select_rows(output)
 
     def _select_rows(self, hidden: Any) -> Tensor | None:
@@ -287,7 +283,6 @@ class _StreamedRun(watch.ModuleWatcher):
         return _reduce(sample, output[0].transpose(0, 1), self._options, gated=gated, fused=fused)
 
     def _pass_on(self) -> None:
-        """Pass on the sample of the attention that ran last, with the output of its W^O."""
         if self._pending is None:
             return
         sample, self._pending = self._pending, None
@@ -387,7 +382,6 @@ class _PooledRun(watch.ModuleWatcher):
         self.mode = watching_functions(model, lambda: len(self.mixtures), self._on_function)
 
     def on_call(self, args: AttentionCallArgs) -> tuple[Tensor, Tensor | None]:
-        """Raise ModelError: the first tokens had no softmax attention."""
         raise ModelError(
             f"{self.paths[args.module]} attends by a softmax in a long text only. Give a shorter "
             'text with mode="full", or choose another model.'

@@ -353,7 +353,6 @@ class _Run:
     def _check_outputs(
         self, outputs: Outputs, texts: int, layers: int, sha256: str
     ) -> list[OutputCheck | None]:
-        """Return the check of the output of each of N texts."""
         known, inputs = self.computation, self.batch.inputs
         is_plain = not (known.hooks or known.forwards or known.adapters)
         moved = output_moved(self.checkpoint.module, inputs, sha256 if is_plain else None)
@@ -371,7 +370,6 @@ class _Run:
         return [kind for kind, source in given.items() if source is not None]
 
     def pooled(self, known: LinearLayers) -> AttentionResult:
-        """Return the pooled maps of one text's linear attention."""
         checkpoint, batch, options = self.checkpoint, self.batch, self.options
         why = f"{checkpoint.name} has linear attention only, with pooled maps. Leave it out."
         named = {"top": options.top or None, "exact (--layer of view)": options.exact}
@@ -418,7 +416,6 @@ class _Run:
         layers_of: Counter[str] = Counter()  # of each stack
 
         def compare_and_store(attention: Sample) -> None:
-            """Compare some rows of an attention with the model's own; store its reduced maps."""
             record = attention.record
             own_rows = rows.to(record.query.device)
             layers_of[record.stack] += 1

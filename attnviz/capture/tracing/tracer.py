@@ -30,7 +30,6 @@ from attnviz.capture.tracing.provenance import (
     apply,
     constants,
     mix,
-    shares_storage,
     storage_key,
     tensors_in,
 )
@@ -172,7 +171,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._normalize(scores, provenance, -1, result)
         elif name in _MOVES:
             self._move(func, name, args, kwargs, result)
-        elif shares_storage(result, args) and not is_in_place(func):
+        elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
             return
         elif name in _COPIES:
             if (copied := self.provenance.get(args[0])) is None and name == "clone":
