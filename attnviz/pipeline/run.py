@@ -608,15 +608,13 @@ def _causal_axis(records: Sequence[AttentionRecord], length: int) -> Axis | None
     for record in records:
         if len(record.query_axis) == len(record.key_axis) == length:
             stacks.setdefault(record.stack, []).append(record)
-    causal = [same for same in stacks.values() if _are_causal(same)]
-    return causal[0][0].query_axis if len(causal) == 1 else None
-
-
-def _are_causal(records: Sequence[AttentionRecord]) -> bool:
-    """Return whether all records have a mask that hides later keys; a device is waited for once."""
-    known = [mask for record in records if (mask := record.readable()) is not None]
-    later = [mask.triu(1).any().to(known[0].device) for mask in known]
-    return len(known) == len(records) and not torch.stack(later).any()
+    causal = []
+    for same in stacks.values():
+        known = [mask for record in same if (mask := record.readable()) is not None]
+        later = [mask.triu(1).any().to(known[0].device) for mask in known]
+        if len(known) == len(same) and not torch.stack(later).any():  # waits for a device once
+            causal.append(same[0].query_axis)
+    return causal[0] if len(causal) == 1 else None
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
