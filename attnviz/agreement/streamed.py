@@ -1,10 +1,8 @@
 """Proof of a long text: some rows of every head, and the reduced maps.
 
 A map that is never stored cannot be compared as a whole. So in some rows all stages are compared
-with the model's own. The reduced maps are compared with our float64 weights in these rows, in cells
-of one row of cells and in some columns. And in every row the attention vector of the reduced map is
-compared with the model's own. All heads are compared together where the model computes, and the
-numbers are copied once.
+with the model's own, and parts of the reduced maps with our float64 weights. And in every row the
+attention vector of the reduced map is compared with the model's own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """What decides whether a stage agrees: the tolerances of each precision, and slopes within them.
 
-A difference passes if rounding in the model's precision can explain it *and* our own run in that
-precision errs by as much. `AgreementReport.verdict` joins the decisions of all stages.
-
 A comparison on a GPU waits for every number that Python asks for. So a stage is reduced to small
 tensors on its device, those of a whole attention are copied at once, and Python decides.
 """

@@ -160,7 +160,8 @@ class Recorder(ModuleWatcher):
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""
         counts: Counter[str] = Counter()
-        at_once = Counter((recorded.path, recorded.entry) for recorded in self._recorded)
+        entries = [(recorded.path, recorded.entry) for recorded in self._recorded]
+        at_once = Counter(entries)
         calls, device = [], input_device(self.model)
         for recorded in self._recorded:
             assert recorded.attention is not None
@@ -185,11 +186,10 @@ class Recorder(ModuleWatcher):
                 *self._output_of(path, number, attention),
             )
             calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
-        by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
-        for recorded, call in zip(self._recorded, calls, strict=True):
-            by_entry[recorded.path, recorded.entry].append(call)
+        every = [*zip(calls, entries, strict=True)]
         for entry, returned in self._returned.items():
-            by_size = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
+            of_entry = (call for call, own in every if own == entry)
+            by_size = sorted(of_entry, key=lambda one: -one.attention.query.shape[-2])
             for other in by_size[1:]:
                 main = by_size[0]
                 joined = _with_rows_of(main.attention, other.attention, self._cut(returned))

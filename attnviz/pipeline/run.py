@@ -1,7 +1,4 @@
-"""Run a model on one batch: encode, capture, verify, and return the results.
-
-The maps of a long text are reduced while the model runs, and a sample of their rows is compared.
-"""
+"""Run a model on one batch: encode, capture, verify, and return the results."""
 
 from __future__ import annotations
 
@@ -301,7 +298,6 @@ class _Run:
         return results
 
     def generated(self, count: int) -> list[AttentionResult]:
-        """Return the result of one input and the tokens that the model writes after it."""
         checkpoint, batch, module = self.checkpoint, self.batch, self.checkpoint.module
         has_decoder = has_text_decoder(module)
         checkpoint.expect_processors()

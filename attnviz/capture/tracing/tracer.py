@@ -1,9 +1,8 @@
 """A trace of the operators of a run: every softmax over products q·k, with all that lies between.
 
-torch shows each operator that it executes to a dispatch mode. The elements of batched products of
-two activations are numbered, their provenance follows the scores (provenance.py), and a softmax
-whose input is made of such products is an attention. The product that its weights enter gives the
-values. It depends on no model; products with a parameter (linear layers, routers) do not count.
+A softmax whose input is made of batched products of two activations is an attention. The product
+that its weights enter gives the values. It depends on no model; products with a parameter (linear
+layers, routers) do not count.
 """
 
 from __future__ import annotations
@@ -50,11 +49,7 @@ _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
 
 
 class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that collects the softmaxes of attention functions, and counts other operators.
-
-    Two modes extend it: `OperatorTracer` follows all operators outside attention functions; the
-    monitor of a long text notices attention that goes past the functions.
-    """
+    """Collects the softmaxes of attention functions, and counts the operators outside these."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
