@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
-from attnviz.agreement.verdict import SMALLEST, bounded_check, copy_to_cpu, largest_by_head
+from attnviz.agreement.verdict import SMALLEST, bounded_check, largest_by_head
 from attnviz.results import AttentionRecord, MaskRule, Reference, cell_sizes
+from attnviz.runtime.libraries import copy_to_cpu
 
 if TYPE_CHECKING:
     from attnviz.capture.streamed import ReducedAttention

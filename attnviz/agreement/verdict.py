@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnviz.results import AttentionRecord, StageCheck
+from attnviz.runtime.libraries import copy_to_cpu
 
 Numbers: TypeAlias = dict[str, Tensor]
 
@@ -193,18 +194,6 @@ def bounded_check(
         slope_errors=tuple(errors.tolist()),
         slope_tolerances=tuple(allowed.tolist()),
     )
-
-
-def copy_to_cpu(measured: Sequence[Numbers]) -> list[Numbers]:
-    """Copy small tensors to the CPU in one transfer, as float64."""
-    if not any(measured):
-        return [{} for _ in measured]
-    parts = [number.double().flatten() for numbers in measured for number in numbers.values()]
-    values = iter(torch.split(torch.cat(parts).cpu(), [len(part) for part in parts]))
-    return [
-        {name: next(values).view(number.shape) for name, number in numbers.items()}
-        for numbers in measured
-    ]
 
 
 def largest_by_head(tensor: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -46,10 +46,7 @@ if TYPE_CHECKING:
 
 
 _LOGITS = 2**25  # numbers of all steps of a generation that are compared
-# What a record takes from an attention as it is.
-_TERMS = (
-    "query", "key", "value", "scale", "soft_cap", "capped_bias", "bias", "sinks", "log_softmax",
-)  # fmt: skip
+_FIELDS = {one.name for one in fields(AttentionRecord)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,12 +322,11 @@ def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) ->
         path=call.path,
         call=call.call,
         **stacks.place(call.path, m, n, cross=cross, causal=is_causal),
-        mask=None if attention.mask is None else attention.mask.expand(-1, m, n),
         input=inputs.input,
         key_input=inputs.key_input,
         rotation=rotation,
         through_interface=call.through_interface,
-        **{name: getattr(attention, name) for name in _TERMS},
+        **{name: term for name, term in vars(attention).items() if name in _FIELDS},
     )
 
 

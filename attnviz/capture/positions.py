@@ -32,7 +32,7 @@ from attnviz.inputs.image import Grid, find_grid, patch_label
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import LINEAR, UNITS
-from attnviz.runtime.libraries import copy_to
+from attnviz.runtime.libraries import copy_to, copy_to_cpu
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
@@ -427,13 +427,7 @@ class _Keys(watch.AttentionWatcher):
         self._calls: Counter[str] = Counter()
 
     def finish(self) -> None:
-        several = [*self.distances.values()]
-        if not several:
-            return
-        flat = torch.cat([one.flatten() for one in several]).cpu()
-        copied = torch.split(flat, [one.numel() for one in several])
-        for (call, one), numbers in zip(self.distances.items(), copied, strict=True):
-            self.distances[call] = numbers.view(one.shape)
+        (self.distances,) = copy_to_cpu([self.distances])
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         path = self.paths[args.module]
