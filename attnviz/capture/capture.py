@@ -58,7 +58,7 @@ class Capture:
     outputs: watch.Outputs
     notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
     # The keys of each attention in all rows, if the two runs are rows of one batch; else None.
-    keys: tuple[tuple[str, Tensor], ...] | None = None
+    keys: Mapping[tuple[str, int], Tensor] | None = None
 
 
 def capture(
@@ -93,10 +93,9 @@ def capture(
     kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
     by_text = ({kind: of[n] for kind, of in (axes or {}).items()} for n in range(texts))
     stacks, after = [StackCounter(one, kinds) for one in by_text], texts if is_joined else 0
-    keys = first_run.keys if is_joined else None
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(own.copy(records), references(after + n), compared, notes, keys)
+            Capture(own.copy(records), references(after + n), compared, notes, first_run.keys)
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 

@@ -236,27 +236,23 @@ def change_in_rows(
     rows: Rows | None,
     kind: str,
     records: Sequence[AttentionRecord],
-    keys: Sequence[tuple[str, Tensor]] | None,
+    keys: Mapping[Call, Tensor] | None,
 ) -> list[MovedKeys]:
     """Return how far the keys of each input moved in rows that were recorded beside it.
 
-    None of them if no position of this kind was changed. keys : of all rows, by the path of each
-    attention.
+    None of them if no position of this kind was changed. keys : of all rows of each attention.
     """
     chosen = [] if rows is None else [one for one in rows.chosen if one.kind == kind]
     if rows is None or not chosen or not keys:
         return []
-    wanted, calls, of_call = _attentions_to(kind, batch, records), Counter[str](), {}
-    for path, of_rows in keys:
-        of_call[path, calls[path]] = of_rows
-        calls[path] += 1
+    wanted = _attentions_to(kind, batch, records)
     alike: dict[object, list[Call]] = {}
     for call in wanted:
-        alike.setdefault((of_call[call].shape, of_call[call].device), []).append(call)
+        alike.setdefault((keys[call].shape, keys[call].device), []).append(call)
     rows_of_kind = [one.kind == kind for one in rows.chosen for _ in one.rows]
     distances = dict.fromkeys(wanted, torch.empty(0))
     for same in alike.values():
-        stacked = torch.stack([of_call[call] for call in same])
+        stacked = torch.stack([keys[call] for call in same])
         distances |= zip(same, _distances(stacked, rows.source).cpu()[:, rows_of_kind], strict=True)
     return _of_each(batch, chosen, distances, {}, coded=True)
 

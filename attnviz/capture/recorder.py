@@ -8,7 +8,7 @@ Most models of transformers fetch the function that computes their attention fro
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,8 @@ class Recording:
     linear_calls: LinearCalls  # which calls are linear in their values, of those searched
     notes: tuple[str, ...] = ()
     linear: tuple[LinearMixing, ...] = ()
-    keys: tuple[tuple[str, Tensor], ...] = ()  # of all rows, if some are not recorded, by path
+    # The keys of all rows, if some are not recorded, by path and number.
+    keys: Mapping[tuple[str, int], Tensor] | None = None
 
 
 @dataclass(eq=False)
@@ -85,9 +86,9 @@ class Recorder(ModuleWatcher):
         self.operators, self._is_traced = self._softmaxes.operators, tracer is not None
         self._recorded: list[Recorded] = []
         self._runs = 1 if source is None else 2  # that are rows of the batch
-        self._rows = slice(0, texts - (0 if source is None else len(source)))
         self._source = None if source is None or not len(source) else source
-        self.keys: list[tuple[str, Tensor]] = []
+        self._rows = slice(0, texts - (0 if source is None else len(source)))
+        self._keys: dict[tuple[str, int], Tensor] = {}
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
@@ -110,7 +111,7 @@ class Recorder(ModuleWatcher):
             return args.call()
         with self._softmaxes.collect_softmaxes() as softmaxes:
             if self._source is not None:
-                self.keys.append((path, args.key))
+                self._keys[path, sum(path == other for other, _ in self._keys)] = args.key
                 args = args.of_rows(self._rows)
             result = returned = args.call()
             if self._source is not None:
@@ -200,7 +201,8 @@ class Recorder(ModuleWatcher):
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
-        return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
+        keys = self._keys if self._runs > 1 else None
+        return Recording(calls, LinearCalls([], self.texts), keys=keys)
 
     def _output_of(
         self, path: str, number: int, attention: Attention
