@@ -520,21 +520,20 @@ def _argument(batch: Batch, kind: str) -> str:
 
 def _regions(batch: Batch, kind: str, axis: Axis, values: Tensor) -> dict[int, Region]:
     """Return the part of an input that each position is, without special ones for media."""
-    ordinary = [n for n, special in enumerate(axis.special) if not special]
     if kind == "image":
-        patches = {n: axis.patches[n] for n in ordinary if axis.patches and axis.patches[n]}
-        rows, columns = (1 + max(p[side] for p in patches.values() if p) for side in (0, 1))
+        patches = {n: p for n, p in enumerate(axis.patches or ()) if p and not axis.special[n]}
+        rows, columns = (1 + max(p[side] for p in patches.values()) for side in (0, 1))
         height, width = values.shape[-2:]
         return {
             n: (slice(None), _part(p[0], rows, height), _part(p[1], columns, width))
             for n, p in patches.items()
-            if p is not None
         }
     if kind == "audio":
         steps, seconds = batch.steps, axis.seconds or ()
         assert steps is not None  # the axis follows from them
         starts = [round((second or 0.0) / steps.seconds) - steps.before for second in seconds]
         before = (slice(None),) * (steps.dim - 1)
+        ordinary = (n for n, special in enumerate(axis.special) if not special)
         return {n: (*before, slice(max(0, starts[n]), starts[n] + steps.size)) for n in ordinary}
     return {n: (..., slice(n, n + 1)) for n in range(len(axis))}
 
