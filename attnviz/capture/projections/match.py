@@ -287,15 +287,11 @@ def _before_output(
     wide = torch.promote_types(heads.dtype, torch.float32)
     X = None if record.input is None else record.input.to(wide)
     heads, merged_heads = heads.to(wide), merged_heads.to(wide)
-    best: tuple[Step, ...] | None = None
-    least = _ROUGHLY
     possible: list[Step] = [*find.gates(module, sizes)]
     possible += find.norms(module, find.NORMS["output"], sizes.heads, sizes.value)
-    for step in possible:
-        (error,) = _distances([_followed((step,), heads, merged_heads, X=X)])
-        if error < least:
-            best, least = (step,), error
-    return best
+    errors = _distances([_followed((step,), heads, merged_heads, X=X) for step in possible])
+    close = [(error, number) for number, error in enumerate(errors) if error < _ROUGHLY]
+    return (possible[min(close)[1]],) if close else None
 
 
 def _sizes(record: AttentionRecord) -> find.Sizes:
