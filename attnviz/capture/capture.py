@@ -86,16 +86,26 @@ def capture(
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     of_both = ([call.attention.query for call in run] for run in (calls, again))
     between = 0.0 if is_joined else _between_runs(*of_both)
-    compared = watch.outputs_beside(model, forward, recorded, between_runs=between)
+    compared = replace(watch.outputs_beside(model, forward, recorded), between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
-    own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
+    own, known = OwnNumbers(model), ((call.attention, call.output) for call in again)
+    references = (
+        *(Reference(of.weights, of.scores, of.head_output, output) for of, output in known),
+        *(mixing.reference for mixing in mixed_again),
+    )
     kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
     by_text = ({kind: of[n] for kind, of in (axes or {}).items()} for n in range(texts))
     stacks, after = [StackCounter(one, kinds) for one in by_text], texts if is_joined else 0
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(own.copy(records), references(after + n), compared, notes, first_run.keys)
+            Capture(
+                own.copy(records),
+                watch.map_tensors(references, partial(_part, text_index=after + n)),
+                compared,
+                notes,
+                first_run.keys,
+            )
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 
@@ -263,15 +273,6 @@ def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
         for index in indices:
             causal[index] = True
     return causal
-
-
-def _to_references(
-    calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
-) -> tuple[Reference, ...]:
-    known = ((call.attention, call.output) for call in calls)
-    of_batch = [Reference(of.weights, of.scores, of.head_output, output) for of, output in known]
-    linear = [mixing.reference for mixing in mixtures]
-    return tuple(watch.map_tensors((*of_batch, *linear), partial(_part, text_index=text_index)))
 
 
 def to_linear_record(

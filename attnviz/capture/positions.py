@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import EllipsisType
 from typing import Any, TypeAlias
 
@@ -206,9 +206,10 @@ def change_by_code(
         As in `change_one_by_one`; or several positions are read together.
     """
     wanted = _attentions_to(kind, batch, records)
-    chosen = [Changed(kind, n, _code(axis.special)) for n, axis in enumerate(batch.axes[kind])]
+    axes = enumerate(batch.axes[kind])
+    chosen = [Changed(kind, n, _code(axis.special), coded=True) for n, axis in axes]
     followed = wanted if _is_short(batch, chosen) else wanted[:1]
-    return _moved(model, batch, chosen, followed, coded=True)
+    return _moved(model, batch, chosen, followed)
 
 
 def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
@@ -223,7 +224,8 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     texts = range(len(next(iter(batch.axes.values()), ())))
     known = [kind for kind in kinds if kind in batch.axes]
-    coded = [Changed(kind, n, _code(batch.axes[kind][n].special)) for kind in known for n in texts]
+    every = [(kind, n, batch.axes[kind][n]) for kind in known for n in texts]
+    coded = [Changed(kind, n, _code(axis.special), coded=True) for kind, n, axis in every]
     for chosen in (coded if _is_short(batch, coded) else [], []):
         if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:
             with suppress(UnknownPlacesError):
@@ -254,7 +256,7 @@ def change_in_rows(
     for same in alike.values():
         stacked = torch.stack([keys[call] for call in same])
         distances |= zip(same, _distances(stacked, rows.source).cpu()[:, rows_of_kind], strict=True)
-    return _of_each(batch, chosen, distances, {}, coded=True)
+    return _of_each(batch, chosen, distances, {})
 
 
 @lru_cache(64)
@@ -339,24 +341,16 @@ def _some_of(axis: Axis, count: int) -> Tensor:
 
 
 def _moved(
-    model: nn.Module,
-    batch: Batch,
-    chosen: Sequence[Changed],
-    wanted: Sequence[Call],
-    *,
-    coded: bool = False,
+    model: nn.Module, batch: Batch, chosen: Sequence[Changed], wanted: Sequence[Call]
 ) -> list[MovedKeys]:
     """Run inputs as they are and with some positions changed in each of R rows, as one batch."""
     rows = changed_batch(batch, [one.number for one in chosen], chosen)
     inputs = rows.inputs
     if chosen[0].kind == "target" and "encoder_outputs" in forward_parameters(model):
         inputs["encoder_outputs"] = _encoded(model, batch.inputs, rows.numbers)
-    watcher = watch.watch(
-        model,
-        watch.minimal_run(model, inputs),
-        lambda model: _Keys(model, wanted, rows, coded=coded),
-    )
-    return _of_each(batch, chosen, watcher.distances, watcher.keys, coded=coded)
+    run, watcher_of = watch.minimal_run(model, inputs), partial(_Keys, wanted=wanted, rows=rows)
+    watcher = watch.watch(model, run, watcher_of)
+    return _of_each(batch, chosen, watcher.distances, watcher.keys)
 
 
 def _of_each(
@@ -364,8 +358,6 @@ def _of_each(
     chosen: Sequence[Changed],
     distances: Mapping[Call, Tensor],
     keys: Mapping[Call, Tensor],
-    *,
-    coded: bool,
 ) -> list[MovedKeys]:
     """Return how far the keys of each input moved; the `distances` (R, n) are of all rows."""
     moved, starts = [], itertools.accumulate((len(one.rows) for one in chosen), initial=0)
@@ -374,7 +366,7 @@ def _of_each(
         reach = batch.steps.reach if one.kind == "audio" and batch.steps is not None else 0
         own = {call: of_all[rows] for call, of_all in distances.items()}
         unchanged = {call: of_all[n] for call, of_all in keys.items()}
-        moved.append(MovedKeys(one.rows, own, unchanged, reach, coded))
+        moved.append(MovedKeys(one.rows, own, unchanged, reach, one.coded))
     return moved
 
 
@@ -409,16 +401,14 @@ def _distances(keys: Tensor, source: Tensor) -> Tensor:
 class _Keys(watch.AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    coded : if the last R rows go on with the attention of those that they change.
+    By a code, the last R rows go on with the attention of those that they change.
     """
 
-    def __init__(
-        self, model: nn.Module, wanted: Sequence[Call], rows: Rows, *, coded: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, wanted: Sequence[Call], rows: Rows) -> None:
         super().__init__(model)
         self.distances: dict[Call, Tensor] = {}
         self.keys: dict[Call, Tensor] = {}
-        self._wanted, self._source, self._coded = wanted, rows.source, coded
+        self._wanted, self._source, self._coded = wanted, rows.source, rows.chosen[0].coded
         self._unchanged = slice(0, len(rows.numbers) - len(rows.source))
         self._calls: Counter[str] = Counter()
 
@@ -447,6 +437,7 @@ class Changed:
     kind: str  # of the input
     number: int  # of the input in the batch
     rows: Tensor  # which of its T positions to change in each of R rows, (R, T)
+    coded: bool = False  # whether each position is changed in several rows, else one in each
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,7 +114,7 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> watch.Ou
     attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
     with torch.no_grad(), watch.restoring(model, attention), watch.model_errors(model):
         recorded = watch.output_of(model, run)
-    return watch.outputs_beside(model, run, recorded, tokens)
+    return replace(watch.outputs_beside(model, run, recorded), tokens=tokens)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:

@@ -167,14 +167,7 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
     return Output(floats(output), first[0] if first else (), logits if has_logits else None)
 
 
-def outputs_beside(
-    model: nn.Module,
-    run: Callable[[], object],
-    recorded: Output,
-    tokens: int | None = None,
-    *,
-    between_runs: float = 0.0,
-) -> Outputs:
+def outputs_beside(model: nn.Module, run: Callable[[], object], recorded: Output) -> Outputs:
     """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
     def run_as_loaded(
@@ -194,8 +187,6 @@ def outputs_beside(
         repeat=lambda: run_as_loaded(3),
         round_otherwise=lambda: run_as_loaded(2, rounded=True),
         under_eager=None if differs_more else lambda: run_as_loaded(2, attention="eager"),
-        tokens=tokens,
-        between_runs=between_runs,
     )
 
 
