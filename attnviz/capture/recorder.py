@@ -99,13 +99,7 @@ class Recorder(ModuleWatcher):
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
         path = self.paths[args.module]
-        is_described = (
-            len(args.query) == self.texts
-            and args.query.dim() == 4
-            and (args.mask is None or args.mask.is_floating_point())
-            and args.arguments.get("indices") is None
-        )
-        if not is_described:
+        if not _can_read(args, self.texts):
             if not self._is_traced:  # among its operators
                 self.unreadable.append((path, "its arguments do not describe it"))
             return args.call()
@@ -221,6 +215,16 @@ class Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _can_read(args: AttentionCallArgs, texts: int) -> bool:
+    """Whether the arguments describe the attention; otherwise its operators are traced."""
+    return (
+        len(args.query) == texts
+        and args.query.dim() == 4
+        and (args.mask is None or args.mask.is_floating_point())
+        and args.arguments.get("indices") is None
+    )
 
 
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:
