@@ -87,16 +87,15 @@ def verify(
     those of the records, where they were made together with those of other texts. `others` are as
     in `report`.
     """
-    proofs = [*(prove_all(records, references) if proofs is None else proofs)]
+    proofs = prove_all(records, references) if proofs is None else proofs
     dtype = str(records[0].query.dtype).removeprefix("torch.") if records else ""
     device = str(records[0].query.device) if records else ""
     digests = digests_of(records) if digests is None else digests
     return report(proofs, dtype, device, digests=digests, **others)
 
 
-def report(proofs: Iterable[Proof], dtype: str, device: str, **others: Any) -> AgreementReport:
+def report(proofs: Sequence[Proof], dtype: str, device: str, **others: Any) -> AgreementReport:
     """Return the report on the proofs of all attentions, with the `others` of its fields."""
-    proofs = list(proofs)
     return AgreementReport(
         checks=tuple(check for proof in proofs for check in proof.checks),
         not_compared=tuple(stage for proof in proofs for stage in proof.not_compared),
@@ -175,16 +174,9 @@ def stages_not_compared(
 def model_values(record: AttentionRecord, reference: Reference) -> Values:
     """Return the model's own value of each stage, heads first."""
     output = None if reference.output is None else reference.output.unsqueeze(0)
-    values = {
-        "query": record.query,
-        "key": record.key,
-        "value": record.value,
-        "scores": reference.scores,
-        "weights": reference.weights,
-        "head output": reference.head_output,
-        "output": output,
-    }
-    return {stage: value for stage, value in values.items() if value is not None}
+    of_heads = reference.scores, reference.weights, reference.head_output, output
+    values = zip(STAGES, (record.query, record.key, record.value, *of_heads), strict=True)
+    return {stage: value for stage, value in values if value is not None}
 
 
 def compare(record: AttentionRecord, expected: Values) -> tuple[StageCheck, ...]:
@@ -662,12 +654,11 @@ def verify_saved(result: AttentionResult) -> AgreementReport:
     digests say whether Q and K, from which the weights follow, are those that were checked.
     """
     report = result.checked_agreement
-    made = ("query", "key", "value")
     again = {
         (record.path, record.layer, check.stage): check
         for record in result.records
-        for check in compare(record, {stage: getattr(record, stage).double() for stage in made})
+        for check in compare(record, {s: getattr(record, s).double() for s in _PROJECTED})
     }
-    recomputed = tuple(stage for stage in made if any(key[-1] == stage for key in again))
+    recomputed = tuple(stage for stage in _PROJECTED if any(key[-1] == stage for key in again))
     checks = [again.pop((c.path, c.layer, c.stage), c) for c in report.checks]
     return replace(report, checks=(*checks, *again.values()), recomputed=recomputed)

@@ -28,6 +28,7 @@ from attnviz.results import (
     PositionCheck,
 )
 from attnviz.results.agreement_report import UNITS
+from attnviz.runtime.libraries import copy_to_cpu
 
 if TYPE_CHECKING:
     from attnviz.capture.positions import Call, MovedKeys
@@ -201,9 +202,8 @@ def _by_code(
 ) -> dict[Call, Pairs | None]:
     """Return the misplaced positions of each attention; None where it cannot be told."""
     found: dict[Call, Pairs | None] = {}
-    moved = [_moved_between(record_of[call], others) for call, others in keys.keys.items()]
-    parts = torch.split(torch.cat(moved).cpu(), [len(one) for one in moved]) if moved else ()
-    of_call = dict(zip(keys.keys, parts, strict=True))
+    moved = {call: _moved_between(record_of[call], one) for call, one in keys.keys.items()}
+    (of_call,) = copy_to_cpu([moved])
     for call, distances in keys.distances.items():
         misplaced = _misplaced_by_code(keys.changed, distances)
         elsewhere: Pairs | None = []

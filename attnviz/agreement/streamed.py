@@ -1,10 +1,8 @@
 """Proof of a long text: some rows of every head, and the reduced maps.
 
 A map that is never stored cannot be compared as a whole. So in some rows all stages are compared
-with the model's own. The reduced maps are compared with our float64 weights in these rows, in cells
-of one row of cells and in some columns. And in every row the attention vector of the reduced map is
-compared with the model's own. All heads are compared together where the model computes, and the
-numbers are copied once.
+with the model's own, and parts of the reduced maps with our float64 weights. And in every row the
+attention vector of the reduced map is compared with the model's own.
 """
 
 from __future__ import annotations
@@ -18,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
-from attnviz.agreement.verdict import SMALLEST, bounded_check, copy_to_cpu, largest_by_head
+from attnviz.agreement.verdict import SMALLEST, bounded_check, largest_by_head
 from attnviz.results import AttentionRecord, MaskRule, Reference, cell_sizes
+from attnviz.runtime.libraries import copy_to_cpu
 
 if TYPE_CHECKING:
     from attnviz.capture.streamed import ReducedAttention
@@ -139,7 +138,13 @@ class _SummaryComparison:
             scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows[part])
             self._compare_rows(heads, rows[part], scores)
         self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
-        self._compare_columns(columns.to(self.device))
+        # The weight that some keys receive from all queries.
+        columns = columns.to(self.device)
+        received = self.summary.received[:, columns]
+        expected = torch.zeros_like(received, dtype=torch.float64)
+        for heads, part in self._blocks(self.m, len(columns)):
+            expected[heads] += self._weights(heads, part, columns).sum(1)
+        self._add(_ALL, expected, received)
         self._compare_sums()
 
     def _add(
@@ -215,14 +220,6 @@ class _SummaryComparison:
         mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
         self._add(_ALL, sums / (len(rows) * widths).to(self.device), mean[:, cells], least)
         self._add(_ALL, tops, largest[:, cells], least)
-
-    def _compare_columns(self, columns: Tensor) -> None:
-        """Compare the weight that some keys receive from all queries."""
-        received = self.summary.received[:, columns]
-        expected = torch.zeros_like(received, dtype=torch.float64)
-        for heads, block in self._blocks(self.m, len(columns)):
-            expected[heads] += self._weights(heads, block, columns).sum(1)
-        self._add(_ALL, expected, received)
 
     def _compare_sums(self) -> None:
         """Compare sums over the whole map, which no single row shows."""

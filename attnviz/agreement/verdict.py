@@ -1,8 +1,5 @@
 """What decides whether a stage agrees: the tolerances of each precision, and slopes within them.
 
-A difference passes if rounding in the model's precision can explain it *and* our own run in that
-precision errs by as much. `AgreementReport.verdict` joins the decisions of all stages.
-
 A comparison on a GPU waits for every number that Python asks for. So a stage is reduced to small
 tensors on its device, those of a whole attention are copied at once, and Python decides.
 """
@@ -17,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnviz.results import AttentionRecord, StageCheck
+from attnviz.runtime.libraries import copy_to_cpu
 
 Numbers: TypeAlias = dict[str, Tensor]
 
@@ -83,7 +81,6 @@ def decide(measured: Sequence[Measured]) -> Iterator[tuple[Measured, int, StageC
 
 
 def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
-    """Decide where a stage agrees."""
     stage, precision = measured.stage, measured.precision
     differences, own_errors = numbers["differences"], numbers["own_errors"]
     largest = numbers["largest_by_head"]
@@ -180,7 +177,7 @@ def bounded_check(
     errors, allowed = slopes or (torch.empty(0, device="cpu"), torch.empty(0, device="cpu"))
     if len(errors):
         off |= ~(errors.abs() <= allowed)
-    failed = failed_heads(off)
+    failed = off.nonzero().flatten().tolist()
     own_errors = torch.zeros(len(differences), device="cpu") if own_errors is None else own_errors
     tolerances = torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
     return StageCheck(
@@ -193,27 +190,10 @@ def bounded_check(
         own_errors=tuple(own_errors.tolist()),
         compared=compared,
         finite=all(x is None or bool(x.isfinite().all()) for x in (differences, largest)),
-        failed_heads=failed if heads is None else tuple(heads[index] for index in failed),
+        failed_heads=tuple(failed if heads is None else [heads[index] for index in failed]),
         slope_errors=tuple(errors.tolist()),
         slope_tolerances=tuple(allowed.tolist()),
     )
-
-
-def failed_heads(flags: Tensor) -> tuple[int, ...]:
-    """Return which heads are flagged."""
-    return tuple(flags.nonzero().flatten().tolist())
-
-
-def copy_to_cpu(measured: Sequence[Numbers]) -> list[Numbers]:
-    """Copy small tensors to the CPU in one transfer, as float64."""
-    if not any(measured):
-        return [{} for _ in measured]
-    parts = [number.double().flatten() for numbers in measured for number in numbers.values()]
-    values = iter(torch.split(torch.cat(parts).cpu(), [len(part) for part in parts]))
-    return [
-        {name: next(values).view(number.shape) for name, number in numbers.items()}
-        for numbers in measured
-    ]
 
 
 def largest_by_head(tensor: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """Attention that a model fetches from transformers' `AttentionInterface`.
 
-Most models of transformers ask the interface for the function that computes their attention. While
-a model runs, `intercept_attention` wraps the function that the interface returns to this thread, so
-that attnviz sees its arguments: they are all that the weights follow from.
+While a model runs, `intercept_attention` wraps the function that the interface returns to this
+thread, so that attnviz sees its arguments: they are all that the weights follow from.
 """
 
 from __future__ import annotations
@@ -150,8 +149,8 @@ def is_registered_by_user(implementation: str | None) -> bool:
     return function is not None and not own and "/" not in str(implementation)
 
 
-# From an attention function and the model's eager one to what this thread calls in their place.
-_Interception: TypeAlias = Callable[[Callable[..., Any], Callable[..., Any]], Callable[..., Any]]
+# What takes the place of attention functions in this thread, of which modules, and whether fused.
+_Interception: TypeAlias = tuple[Callable[[AttentionCallArgs], Any], Collection[nn.Module], bool]
 _interception: ContextVar[_Interception | None] = ContextVar("interception", default=None)
 
 
@@ -167,25 +166,8 @@ def intercept_attention(
     It returns what the function would: (output, weights). Only calls of `modules` in this thread
     are intercepted. Functions that the user registered are not.
     """
-
-    def in_place_of(function: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
-        def intercepted(
-            module: nn.Module,
-            query: Tensor,
-            key: Tensor,
-            value: Tensor,
-            attention_mask: Tensor | None = None,
-            **arguments: Any,
-        ) -> Any:
-            tensors = query, key, value, attention_mask
-            if module not in modules:
-                return function(module, *tensors, **arguments)
-            return handler(AttentionCallArgs(function, eager, module, *tensors, arguments, fused))
-
-        return intercepted
-
     wrap_once(AttentionInterface, "get_interface", _of_this_thread)
-    before = _interception.set(in_place_of)
+    before = _interception.set((handler, modules, fused))
     try:
         yield
     finally:
@@ -203,7 +185,22 @@ def _of_this_thread(get_interface: Callable[..., Any]) -> Callable[..., Any]:
         # The arguments of a user's function do not say what it computes.
         if interception is None or is_registered_by_user(attn_implementation):
             return function
-        return interception(function, default)
+        handler, modules, fused = interception
+
+        def intercepted(
+            module: nn.Module,
+            query: Tensor,
+            key: Tensor,
+            value: Tensor,
+            attention_mask: Tensor | None = None,
+            **arguments: Any,
+        ) -> Any:
+            tensors = query, key, value, attention_mask
+            if module not in modules:
+                return function(module, *tensors, **arguments)
+            return handler(AttentionCallArgs(function, default, module, *tensors, arguments, fused))
+
+        return intercepted
 
     return get_intercepted
 
@@ -212,7 +209,6 @@ class UnfusedAttention(TorchFunctionMode):
     """Computes torch's fused attention by its operators one by one, in this thread."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func`, or what takes the place of it."""
         kwargs = kwargs or {}
         if func is multi_head_attention_forward:  # it is fused where nobody asks for its weights
             output, weights = func(*args, **{**kwargs, "need_weights": True})
@@ -222,12 +218,7 @@ class UnfusedAttention(TorchFunctionMode):
 
 def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Attention:
     """Return the arguments and the results of an attention function as an `Attention`."""
-    keys = args.key.shape[-2]
-
-    def fit(term: Tensor | None) -> Tensor | None:
-        return None if term is None else term[..., :keys]
-
-    sinks = args.sinks
+    keys, sinks = args.key.shape[-2], args.sinks
     if gated := sinks is not None and softmax.weights.shape[-1] == keys:
         sinks = None  # they gate the output and are no column of the softmax
     if sinks is not None and sinks.dim() > 1:  # each query has its own
@@ -239,8 +230,8 @@ def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) ->
         scale=args.scale,
         soft_cap=args.arguments.get("softcap"),
         capped_bias=None,
-        bias=fit(args.arguments.get("position_bias")),
-        mask=fit(args.mask),
+        bias=args.bias,
+        mask=args.expanded_mask,
         sinks=sinks,
         scores=softmax.scores[..., :keys],  # a sink is one more column
         weights=softmax.weights[..., :keys],

@@ -144,7 +144,6 @@ def capture_matrices(
 
 
 def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:
-    """Return an attention that the interface showed."""
     _, m, n = args.shape
     first_text, positions = args.of_rows(slice(0, 1)), torch.arange(m, device=args.query.device)
     mask = args.expanded_mask

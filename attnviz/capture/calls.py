@@ -1,14 +1,11 @@
 """The calls that a model makes with tensors, each of which can be made again with others.
 
-While a run is watched, the functions of the Python modules that define the model, and the methods
-of its classes, are wrapped. The model's own code computes: a wrapper calls it and looks at what it
-took and returned.
+While a run is watched, the functions and methods of the model's code are wrapped. The original
+computes; the wrapper looks at what it took and returned.
 
-Some modules mix tokens in their own `forward`, and not in a function. Between the call of one
-submodule (the projection of the values, say, or an activation) and that of another (the projection
-of the output) lies code that can be run again: the module runs on the same inputs, and each of its
-submodules returns what it returned in the run that was watched, but for the one whose output is
-changed. Queries, keys and gates then stay as they were.
+Some modules mix tokens in their own `forward`, between the calls of two submodules. This code is
+run again: the module runs on the same inputs, and each submodule returns what it returned in the
+run that was watched, but for one. So queries, keys and gates stay as they were.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
+from attnviz.capture.watch import EndRunError
 from attnviz.runtime.compat import outside_dispatch_modes, replaced_forwards
 
 functions_lock = threading.RLock()  # functions belong to modules of Python: all threads share them
@@ -153,7 +151,6 @@ def functions_of(model: nn.Module) -> list[tuple[Any, str, FunctionType]]:
 
 
 def _is_operator(value: object) -> bool:
-    """Whether this is an operator of a model with derivatives of its own."""
     is_operator = isinstance(value, type) and issubclass(value, Function) and _is_own(value)
     return is_operator and "apply" not in vars(value)
 
@@ -182,7 +179,6 @@ def _owners(model: nn.Module) -> list[Any]:
 
 
 def _is_own(value: type | FunctionType) -> bool:
-    """Whether a class or function is part of a model."""
     return value.__module__.partition(".")[0] not in _LIBRARIES
 
 
@@ -209,10 +205,6 @@ def _is_plain(value: object) -> bool:
     )
 
 
-class _ReachedError(Exception):
-    """Ends a run whose result is known."""
-
-
 @dataclass(frozen=True, eq=False)
 class SubmoduleCall:
     """A call of a submodule by the code of a module: its (first) tensor, and what it returned."""
@@ -221,12 +213,6 @@ class SubmoduleCall:
     module: nn.Module
     taken: Tensor | None
     output: Any
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The (first) tensor of real numbers that it returned."""
-        tensor = first_tensor(self.output)
-        return tensor if tensor is not None and tensor.is_floating_point() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,8 +249,9 @@ class ModuleRun:
 
     @property
     def outputs(self) -> list[Any]:
-        """What the submodules returned, a tensor or None each, in the order of their calls."""
-        return [call.tensor for call in self.calls]
+        """The (first) tensor of real numbers that each call of a submodule returned, or None."""
+        tensors = (first_tensor(call.output) for call in self.calls)
+        return [tensor if _is_real(tensor) else None for tensor in tensors]
 
     def replay(self, outputs: Sequence[Tensor | None], until: int | None = None) -> list[Any]:
         """Run the code of the module again; each submodule returns a copy of another output.
@@ -279,7 +266,7 @@ class ModuleRun:
             number = len(taken)
             taken.append(tensor_taken(args, kwargs))
             if number == until:
-                raise _ReachedError
+                raise EndRunError
             call, output = self.calls[number], outputs[number]
             if output is None:
                 return call.output
@@ -291,7 +278,7 @@ class ModuleRun:
             for name, value in self.arguments.items()
         }
         replaced = replaced_forwards([call.module for call in self.calls], submodule)
-        with replaced, suppress(_ReachedError):
+        with replaced, suppress(EndRunError):
             taken.append(call_by_name(self.module.forward, arguments))
         return taken
 

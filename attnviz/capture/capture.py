@@ -1,8 +1,8 @@
 """From a model and its inputs to records: the inputs and outputs of every attention.
 
-The untouched model runs twice, recorded in the same way (recorder.py). The records come from the
-first run, the references that they are compared with from the second. Nothing of one run enters the
-other, so comparing them is a proof and not a tautology. The two runs may be rows of one batch.
+The untouched model runs twice. The records come from the first run, the references that they are
+compared with from the second. Nothing of one run enters the other, so comparing them is a proof and
+not a tautology. The two runs may be rows of one batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,21 +20,20 @@ from torch import Tensor, nn
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
-from attnviz.capture.positions import Rows, StackCounter, stacks_of
+from attnviz.capture.positions import Rows, StackCounter
 from attnviz.capture.projections.find import STAGES
 from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
-from attnviz.capture.search import Plan, linear_calls, plan_for, record_rows, record_runs
+from attnviz.capture.search import Plan, linear_calls, plan_for, record_runs
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import InputError, ModelError
 from attnviz.formula.attention import additive_mask
 from attnviz.models.devices import input_device
-from attnviz.models.pretrained import count_inputs
+from attnviz.models.pretrained import count_inputs, kinds_among
 from attnviz.results import (
     AttentionRecord,
     Axis,
     LinearAttention,
-    LinearReference,
     MaskRule,
     Reference,
 )
@@ -47,10 +46,7 @@ if TYPE_CHECKING:
 
 
 _LOGITS = 2**25  # numbers of all steps of a generation that are compared
-# What a record takes from an attention as it is.
-_TERMS = (
-    "query", "key", "value", "scale", "soft_cap", "capped_bias", "bias", "sinks", "log_softmax",
-)  # fmt: skip
+_FIELDS = {one.name for one in fields(AttentionRecord)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +58,7 @@ class Capture:
     outputs: watch.Outputs
     notes: tuple[str, ...] = ()  # on softmaxes that are no attention, and what is not compared
     # The keys of each attention in all rows, if the two runs are rows of one batch; else None.
-    keys: tuple[tuple[str, Tensor], ...] | None = None
+    keys: Mapping[tuple[str, int], Tensor] | None = None
 
 
 def capture(
@@ -90,15 +86,26 @@ def capture(
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
     of_both = ([call.attention.query for call in run] for run in (calls, again))
     between = 0.0 if is_joined else _between_runs(*of_both)
-    compared = watch.outputs_beside(model, forward, recorded, between_runs=between)
+    compared = replace(watch.outputs_beside(model, forward, recorded), between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
-    own, references = OwnNumbers(model), partial(_to_references, again, mixtures=mixed_again)
-    stacks, after = stacks_of(texts, axes or {}, inputs), texts if is_joined else 0
-    keys = first_run.keys if is_joined else None
+    own, known = OwnNumbers(model), ((call.attention, call.output) for call in again)
+    references = (
+        *(Reference(of.weights, of.scores, of.head_output, output) for of, output in known),
+        *(mixing.reference for mixing in mixed_again),
+    )
+    kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
+    by_text = ({kind: of[n] for kind, of in (axes or {}).items()} for n in range(texts))
+    stacks, after = [StackCounter(one, kinds) for one in by_text], texts if is_joined else 0
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(own.copy(records), references(after + n), compared, notes, keys)
+            Capture(
+                own.copy(records),
+                watch.map_tensors(references, partial(_part, text_index=after + n)),
+                compared,
+                notes,
+                first_run.keys,
+            )
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 
@@ -139,14 +146,16 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
         return None
     outputs: list[watch.Output] = []
     forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
+
+    def run() -> None:
+        outputs.append(watch.output_of(model, forward))
+
     with suppress(ModelError, InputError):  # it does not run on more rows, or lacks the memory
-        recording = record_rows(
-            model, plan, count, rows.source, lambda: outputs.append(watch.output_of(model, forward))
-        )
+        recording, is_known = plan.record(model, count, run, source=rows.source)
+        if not is_known:
+            return None
         tensors = *outputs[-1].model, *outputs[-1].attention
         is_by_row = bool(tensors) and all(x.dim() and len(x) == count for x in tensors)
-        if recording is None:
-            return None
         vectors = (getattr(call.attention, name) for call in recording.calls for name in STAGES)
         both = zip(*(x.chunk(2) for x in vectors), strict=True)
         plan.joins = is_by_row and _between_runs(*both) == 0  # not NaN
@@ -212,39 +221,39 @@ def _to_records(
     mixtures: Sequence[LinearMixing] = (),
 ) -> list[tuple[AttentionRecord, ...]]:
     """Return the records of each text of a batch; those of linear attention follow the others."""
-    texts = len(stacks)
-    causal = _are_causal(calls)
+    texts = range(len(stacks))
 
     def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> Executed:
-        one, batch = _of_text(call, n), (call.inputs.input, call.inputs.key_input)
+        one: AttentionCall = watch.map_tensors(call, partial(_part, text_index=n))
+        batch = call.inputs.input, call.inputs.key_input
         record = _to_record(one, stacks[n], is_causal=is_causal)
         return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
 
-    executed = [list(map(of_one_text, calls, [n] * len(calls), causal)) for n in range(texts)]
-    of_batch = match_batch(list(zip(*executed, strict=True)), own.copy)
-    matched = [record for of_text in zip(*of_batch, strict=True) for record in of_text]
-    every = [(n, one) for n, of_text in enumerate(executed) for one in of_text]
+    batch = [
+        [of_one_text(call, n, is_causal) for n in texts]
+        for call, is_causal in zip(calls, _are_causal(calls), strict=True)
+    ]
+    matched = match_batch(batch, own.copy)
+    every = [(i, n, one.module) for i, one in enumerate(calls) if one.module for n in texts]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {
-        (n, type(one.module.module), stage)
-        for (n, one), record in zip(every, matched, strict=True)
-        for stage in reproduced(record)
-        if one.module is not None
+        (n, type(module.module), stage)
+        for i, n, module in every
+        for stage in reproduced(matched[i][n])
     }
     again = {}
-    for index, (n, one) in enumerate(every):
-        if one.module is not None:
-            kind, missing = type(one.module.module), one.module.known - reproduced(matched[index])
-            if known := [stage for stage in missing if (n, kind, stage) in shown]:
-                again[index] = replace(one, known=known)
-    for index, record in zip(again, match_projections([*again.values()]), strict=True):
-        matched[index] = record
+    for i, n, module in every:
+        kind, missing = type(module.module), module.known - reproduced(matched[i][n])
+        if known := [stage for stage in missing if (n, kind, stage) in shown]:
+            again[i, n] = replace(batch[i][n], known=known)
+    for (i, n), record in zip(again, match_projections([*again.values()]), strict=True):
+        matched[i][n] = record
     return [
         (
-            *matched[n * len(calls) : (n + 1) * len(calls)],
+            *(of_texts[n] for of_texts in matched),
             *(to_linear_record(mixing, n, stacks[n]) for mixing in mixtures),
         )
-        for n in range(texts)
+        for n in texts
     ]
 
 
@@ -264,17 +273,6 @@ def _are_causal(calls: Sequence[AttentionCall]) -> list[bool]:
         for index in indices:
             causal[index] = True
     return causal
-
-
-def _to_references(
-    calls: Sequence[AttentionCall], text_index: int, mixtures: Sequence[LinearMixing] = ()
-) -> tuple[Reference, ...]:
-    """Return the references of one text of a batch, in the order of its records."""
-    references = [
-        Reference(*(_part(x, text_index) for x in (of.weights, of.scores, of.head_output, output)))
-        for of, output in ((call.attention, call.output) for call in calls)
-    ]
-    return (*references, *(to_linear_reference(mixing, text_index) for mixing in mixtures))
 
 
 def to_linear_record(
@@ -305,31 +303,9 @@ def to_linear_record(
     )
 
 
-def to_linear_reference(mixing: LinearMixing, text_index: int) -> LinearReference:
-    """Return the reference of one text of a batch."""
-    reference: LinearReference = watch.map_tensors(
-        mixing.reference, lambda tensor: tensor[text_index]
-    )
-    return reference
-
-
-def _of_text(call: AttentionCall, text_index: int) -> AttentionCall:
-    def part_of(record: Any) -> Any:
-        parts = {n: _part(x, text_index) for n, x in vars(record).items() if isinstance(x, Tensor)}
-        return replace(record, **parts)
-
-    inputs, rotation = part_of(call.inputs), call.inputs.rotation
-    if rotation is not None:
-        inputs = replace(inputs, rotation=tuple(_part(angle, text_index) for angle in rotation))
-    of_text: AttentionCall = part_of(call)
-    return replace(of_text, attention=part_of(call.attention), inputs=inputs)
-
-
-def _part(tensor: Any, text_index: int) -> Any:
+def _part(tensor: Tensor, text_index: int) -> Tensor:
     """Return what a tensor holds of one text: some are shared, and sinks (H,) have no texts."""
-    if tensor is None or tensor.dim() == 1:
-        return tensor
-    return tensor[text_index if tensor.shape[0] > 1 else 0]
+    return tensor if tensor.dim() == 1 else tensor[text_index if tensor.shape[0] > 1 else 0]
 
 
 def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:
@@ -346,12 +322,11 @@ def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) ->
         path=call.path,
         call=call.call,
         **stacks.place(call.path, m, n, cross=cross, causal=is_causal),
-        mask=None if attention.mask is None else attention.mask.expand(-1, m, n),
         input=inputs.input,
         key_input=inputs.key_input,
         rotation=rotation,
         through_interface=call.through_interface,
-        **{name: getattr(attention, name) for name in _TERMS},
+        **{name: term for name, term in vars(attention).items() if name in _FIELDS},
     )
 
 
@@ -512,7 +487,19 @@ def inputs_of_whole(
 
     prefix : whether the prompt is read in both directions; what is written reads what it follows.
     """
-    whole = _full_inputs(model, inputs, written.ids[None, :-1])
+    ids, whole = written.ids[None, :-1], {**inputs}
+    if model.config.is_encoder_decoder:
+        whole["decoder_input_ids"] = ids
+    else:
+        added = ids.shape[1] - inputs["input_ids"].shape[1]
+        # The continuation has the mask and the segment of the last token.
+        for name in inputs.keys() & {"attention_mask", "token_type_ids"}:
+            last = inputs[name][:, -1:].expand(-1, added)
+            whole[name] = torch.cat([inputs[name], last], dim=1)
+        if (positions := inputs.get("position_ids")) is not None:
+            more = torch.arange(1, added + 1, device=positions.device)
+            whole["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
+        whole["input_ids"] = ids
     if written.positions is not None:
         whole["position_ids"] = written.positions
     if prefix:
@@ -521,20 +508,3 @@ def inputs_of_whole(
         seen[:, : written.prompt] = True
         whole["attention_mask"] = additive_mask(seen[None, None], model.dtype)
     return whole
-
-
-def _full_inputs(model: Any, inputs: Mapping[str, Tensor], ids: Tensor) -> dict[str, Tensor]:
-    """Return the inputs for reading ids (1, T), a text with its continuation, in one pass."""
-    if model.config.is_encoder_decoder:
-        return {**inputs, "decoder_input_ids": ids}
-    added = ids.shape[1] - inputs["input_ids"].shape[1]
-    # The continuation has the mask and the segment of the last token.
-    extended = {
-        name: torch.cat([inputs[name], inputs[name][:, -1:].expand(-1, added)], dim=1)
-        for name in ("attention_mask", "token_type_ids")
-        if name in inputs
-    }
-    if (positions := inputs.get("position_ids")) is not None:
-        more = torch.arange(1, added + 1, device=positions.device)
-        extended["position_ids"] = torch.cat([positions, positions[..., -1:] + more], dim=-1)
-    return {**inputs, **extended, "input_ids": ids}

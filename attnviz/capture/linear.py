@@ -275,17 +275,13 @@ class LinearCall:
     cell: int = 1
 
     @property
-    def _values(self) -> Tensor:
-        return self.call.tensors[self.layout.value]
-
-    @property
     def values(self) -> Tensor:
         """The values, (N, H, n, d_v)."""
-        return self.layout.by_head(self._pooled(self._values))
+        return self.layout.by_head(self._pooled(self.call.tensors[self.layout.value]))
 
     def mixed(self, values: Tensor, /, **changed: Tensor) -> Tensor:
         """Return the result (N, H, m, d_v) for other values (N, H, n, d_v)."""
-        tokens, like = self.layout.tokens, self._values
+        tokens, like = self.layout.tokens, self.call.tensors[self.layout.value]
         argument = self.layout.as_argument(values, like)
         if self.cell > 1:
             argument = argument.repeat_interleave(self.cell, tokens)

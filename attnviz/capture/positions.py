@@ -1,9 +1,8 @@
 """Where an attention stands in its model, and which token, patch or frame a row of its map is.
 
-The path of a module gives its stack; the number of positions gives the input. Labels come from the
-tokenizer, or from the sizes of an image or a sound. Nothing in the weights of a map shows whether
-they stand at the right rows. So the content of some positions is changed, and the keys of the
-attentions tell which row moved.
+The path of a module gives its stack; the number of positions gives the input. Nothing in the
+weights of a map shows whether its labels stand at the right rows. So the content of some positions
+is changed, and the keys of the attentions tell which row moved.
 
 By default all positions are changed in a few runs: each in half of them, and no two in the same
 half. The runs in which a key moves name its position. Attention mixes positions, so each of these
@@ -18,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import EllipsisType
 from typing import Any, TypeAlias
 
@@ -30,10 +29,10 @@ from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs
 from attnviz.inputs.batch import Batch
 from attnviz.inputs.image import Grid, find_grid, patch_label
-from attnviz.models.pretrained import forward_parameters, kinds_among
+from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import LINEAR, UNITS
-from attnviz.runtime.libraries import copy_to
+from attnviz.runtime.libraries import copy_to, copy_to_cpu
 
 Call: TypeAlias = tuple[str, int]  # the path of a module, and the number of its attention
 Region: TypeAlias = tuple[slice | EllipsisType, ...]  # the part of an input that a position is
@@ -116,17 +115,6 @@ class StackCounter:
         """Return the first axis of this length, or numbers."""
         matching = [kind for kind in kinds if len(self._axes[kind]) == length]
         return self._axes[matching[0]] if matching else Axis.numbered(length)
-
-
-def stacks_of(
-    texts: int, axes: Mapping[str, Sequence[Axis]], inputs: Collection[str]
-) -> list[StackCounter]:
-    """Return the stacks of each of N texts; inputs : the names of the model's arguments."""
-    kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
-    return [
-        StackCounter({kind: of_batch[n] for kind, of_batch in axes.items()}, kinds)
-        for n in range(texts)
-    ]
 
 
 def place_windows(
@@ -218,9 +206,10 @@ def change_by_code(
         As in `change_one_by_one`; or several positions are read together.
     """
     wanted = _attentions_to(kind, batch, records)
-    chosen = [Changed(kind, n, _code(axis.special)) for n, axis in enumerate(batch.axes[kind])]
+    axes = enumerate(batch.axes[kind])
+    chosen = [Changed(kind, n, _code(axis.special), coded=True) for n, axis in axes]
     followed = wanted if _is_short(batch, chosen) else wanted[:1]
-    return _moved(model, batch, chosen, followed, coded=True)
+    return _moved(model, batch, chosen, followed)
 
 
 def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
@@ -235,7 +224,8 @@ def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     texts = range(len(next(iter(batch.axes.values()), ())))
     known = [kind for kind in kinds if kind in batch.axes]
-    coded = [Changed(kind, n, _code(batch.axes[kind][n].special)) for kind in known for n in texts]
+    every = [(kind, n, batch.axes[kind][n]) for kind in known for n in texts]
+    coded = [Changed(kind, n, _code(axis.special), coded=True) for kind, n, axis in every]
     for chosen in (coded if _is_short(batch, coded) else [], []):
         if (2 * len(texts) + sum(len(one.rows) for one in chosen)) * length <= _AT_ONCE:
             with suppress(UnknownPlacesError):
@@ -248,29 +238,25 @@ def change_in_rows(
     rows: Rows | None,
     kind: str,
     records: Sequence[AttentionRecord],
-    keys: Sequence[tuple[str, Tensor]] | None,
+    keys: Mapping[Call, Tensor] | None,
 ) -> list[MovedKeys]:
     """Return how far the keys of each input moved in rows that were recorded beside it.
 
-    None of them if no position of this kind was changed. keys : of all rows, by the path of each
-    attention.
+    None of them if no position of this kind was changed. keys : of all rows of each attention.
     """
     chosen = [] if rows is None else [one for one in rows.chosen if one.kind == kind]
     if rows is None or not chosen or not keys:
         return []
-    wanted, calls, of_call = _attentions_to(kind, batch, records), Counter[str](), {}
-    for path, of_rows in keys:
-        of_call[path, calls[path]] = of_rows
-        calls[path] += 1
+    wanted = _attentions_to(kind, batch, records)
     alike: dict[object, list[Call]] = {}
     for call in wanted:
-        alike.setdefault((of_call[call].shape, of_call[call].device), []).append(call)
+        alike.setdefault((keys[call].shape, keys[call].device), []).append(call)
     rows_of_kind = [one.kind == kind for one in rows.chosen for _ in one.rows]
     distances = dict.fromkeys(wanted, torch.empty(0))
     for same in alike.values():
-        stacked = torch.stack([of_call[call] for call in same])
+        stacked = torch.stack([keys[call] for call in same])
         distances |= zip(same, _distances(stacked, rows.source).cpu()[:, rows_of_kind], strict=True)
-    return _of_each(batch, chosen, distances, {}, coded=True)
+    return _of_each(batch, chosen, distances, {})
 
 
 @lru_cache(64)
@@ -355,24 +341,16 @@ def _some_of(axis: Axis, count: int) -> Tensor:
 
 
 def _moved(
-    model: nn.Module,
-    batch: Batch,
-    chosen: Sequence[Changed],
-    wanted: Sequence[Call],
-    *,
-    coded: bool = False,
+    model: nn.Module, batch: Batch, chosen: Sequence[Changed], wanted: Sequence[Call]
 ) -> list[MovedKeys]:
     """Run inputs as they are and with some positions changed in each of R rows, as one batch."""
     rows = changed_batch(batch, [one.number for one in chosen], chosen)
     inputs = rows.inputs
     if chosen[0].kind == "target" and "encoder_outputs" in forward_parameters(model):
         inputs["encoder_outputs"] = _encoded(model, batch.inputs, rows.numbers)
-    watcher = watch.watch(
-        model,
-        watch.minimal_run(model, inputs),
-        lambda model: _Keys(model, wanted, rows, coded=coded),
-    )
-    return _of_each(batch, chosen, watcher.distances, watcher.keys, coded=coded)
+    run, watcher_of = watch.minimal_run(model, inputs), partial(_Keys, wanted=wanted, rows=rows)
+    watcher = watch.watch(model, run, watcher_of)
+    return _of_each(batch, chosen, watcher.distances, watcher.keys)
 
 
 def _of_each(
@@ -380,8 +358,6 @@ def _of_each(
     chosen: Sequence[Changed],
     distances: Mapping[Call, Tensor],
     keys: Mapping[Call, Tensor],
-    *,
-    coded: bool,
 ) -> list[MovedKeys]:
     """Return how far the keys of each input moved; the `distances` (R, n) are of all rows."""
     moved, starts = [], itertools.accumulate((len(one.rows) for one in chosen), initial=0)
@@ -390,10 +366,11 @@ def _of_each(
         reach = batch.steps.reach if one.kind == "audio" and batch.steps is not None else 0
         own = {call: of_all[rows] for call, of_all in distances.items()}
         unchanged = {call: of_all[n] for call, of_all in keys.items()}
-        moved.append(MovedKeys(one.rows, own, unchanged, reach, coded))
+        moved.append(MovedKeys(one.rows, own, unchanged, reach, one.coded))
     return moved
 
 
+@torch.no_grad()
 def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseModelOutput:
     """Return what the encoder makes of N inputs, for a decoder that reads some more than once."""
     states: list[Tensor] = []
@@ -402,12 +379,7 @@ def _encoded(model: Any, inputs: Mapping[str, Tensor], source: Tensor) -> BaseMo
         states.append(output[0])
         raise watch.EndRunError
 
-    with (
-        watch.restoring(model),
-        torch.no_grad(),
-        watch.model_errors(model),
-        suppress(watch.EndRunError),
-    ):
+    with watch.restoring(model), watch.model_errors(model), suppress(watch.EndRunError):
         model.get_encoder().register_forward_hook(end)
         model(**inputs)
     return BaseModelOutput(last_hidden_state=states[0][source.to(states[0].device)])
@@ -429,31 +401,21 @@ def _distances(keys: Tensor, source: Tensor) -> Tensor:
 class _Keys(watch.AttentionWatcher):
     """Takes how far the keys of some attentions moved, and ends the run after the last of them.
 
-    coded : if the last R rows go on with the attention of those that they change.
+    By a code, the last R rows go on with the attention of those that they change.
     """
 
-    def __init__(
-        self, model: nn.Module, wanted: Sequence[Call], rows: Rows, *, coded: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, wanted: Sequence[Call], rows: Rows) -> None:
         super().__init__(model)
         self.distances: dict[Call, Tensor] = {}
         self.keys: dict[Call, Tensor] = {}
-        self._wanted, self._source, self._coded = wanted, rows.source, coded
+        self._wanted, self._source, self._coded = wanted, rows.source, rows.chosen[0].coded
         self._unchanged = slice(0, len(rows.numbers) - len(rows.source))
         self._calls: Counter[str] = Counter()
 
     def finish(self) -> None:
-        """Copy the distances of all attentions from the device together."""
-        several = [*self.distances.values()]
-        if not several:
-            return
-        flat = torch.cat([one.flatten() for one in several]).cpu()
-        copied = torch.split(flat, [one.numel() for one in several])
-        for (call, one), numbers in zip(self.distances.items(), copied, strict=True):
-            self.distances[call] = numbers.view(one.shape)
+        (self.distances,) = copy_to_cpu([self.distances])
 
     def on_call(self, args: AttentionCallArgs) -> Any:
-        """Compare the keys; end the run if no others are needed."""
         path = self.paths[args.module]
         call = path, self._calls[path]
         self._calls[path] += 1
@@ -475,6 +437,7 @@ class Changed:
     kind: str  # of the input
     number: int  # of the input in the batch
     rows: Tensor  # which of its T positions to change in each of R rows, (R, T)
+    coded: bool = False  # whether each position is changed in several rows, else one in each
 
 
 @dataclass(frozen=True, eq=False)
@@ -500,15 +463,17 @@ def changed_batch(
     UnknownPlacesError
         The axis does not say where in a tensor a position lies.
     """
-    _expect_rows(batch)
+    count = len(next(iter(batch.axes.values()), ()))
+    tensors = {n: x for n, x in batch.inputs.items() if isinstance(x, Tensor)}
+    if any(not tensor.dim() or len(tensor) != count for tensor in tensors.values()):
+        raise UnknownPlacesError("its inputs are not tensors with one row for each input")
     whole = [*numbers] * copies
     of_rows = torch.tensor([*whole, *(c.number for c in chosen for _ in c.rows)], device="cpu")
     source = torch.tensor([whole.index(n) for n in of_rows[len(whole) :].tolist()], device="cpu")
     inputs, index = {**batch.inputs}, of_rows
-    for name, value in batch.inputs.items():
-        if isinstance(value, Tensor):
-            index = copy_to(value.device, index)
-            inputs[name] = value[index]
+    for name, value in tensors.items():
+        index = copy_to(value.device, index)
+        inputs[name] = value[index]
     start = len(whole)
     for kind in dict.fromkeys(one.kind for one in chosen):
         argument = _argument(batch, kind)
@@ -527,15 +492,7 @@ def changed_batch(
     return Rows(inputs, chosen, of_rows, source)
 
 
-def _expect_rows(batch: Batch) -> None:
-    count = len(next(iter(batch.axes.values()), ()))
-    tensors = [value for value in batch.inputs.values() if isinstance(value, Tensor)]
-    if any(not tensor.dim() or len(tensor) != count for tensor in tensors):
-        raise UnknownPlacesError("its inputs are not tensors with one row for each input")
-
-
 def _argument(batch: Batch, kind: str) -> str:
-    """Return the name of the tensor that holds the positions of a kind."""
     axes = batch.axes[kind]
     if kind == "audio":
         assert batch.steps is not None  # its axis follows from them
@@ -554,27 +511,25 @@ def _argument(batch: Batch, kind: str) -> str:
 
 def _regions(batch: Batch, kind: str, axis: Axis, values: Tensor) -> dict[int, Region]:
     """Return the part of an input that each position is, without special ones for media."""
-    ordinary = [n for n, special in enumerate(axis.special) if not special]
     if kind == "image":
-        patches = {n: axis.patches[n] for n in ordinary if axis.patches and axis.patches[n]}
-        rows, columns = (1 + max(p[side] for p in patches.values() if p) for side in (0, 1))
+        patches = {n: p for n, p in enumerate(axis.patches or ()) if p and not axis.special[n]}
+        rows, columns = (1 + max(p[side] for p in patches.values()) for side in (0, 1))
         height, width = values.shape[-2:]
         return {
             n: (slice(None), _part(p[0], rows, height), _part(p[1], columns, width))
             for n, p in patches.items()
-            if p is not None
         }
     if kind == "audio":
         steps, seconds = batch.steps, axis.seconds or ()
         assert steps is not None  # the axis follows from them
         starts = [round((second or 0.0) / steps.seconds) - steps.before for second in seconds]
         before = (slice(None),) * (steps.dim - 1)
+        ordinary = (n for n, special in enumerate(axis.special) if not special)
         return {n: (*before, slice(max(0, starts[n]), starts[n] + steps.size)) for n in ordinary}
     return {n: (..., slice(n, n + 1)) for n in range(len(axis))}
 
 
 def _part(number: int, count: int, length: int) -> slice:
-    """Return one of some equal parts of a length."""
     return slice(number * length // count, (number + 1) * length // count)
 
 

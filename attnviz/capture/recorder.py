@@ -1,15 +1,14 @@
 """A record of a run: the tensors of every attention that the untouched model executes.
 
 Most models of transformers fetch the function that computes their attention from
-`AttentionInterface`: its arguments say all (attention_interface.py). The model's own code computes,
-and nothing in the model is replaced. Whatever else may be attention is found by a search
+`AttentionInterface`: its arguments say all. Whatever else may be attention is found by a search
 (search.py), unless the plan of an earlier one says where it is.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,7 +51,8 @@ class Recording:
     linear_calls: LinearCalls  # which calls are linear in their values, of those searched
     notes: tuple[str, ...] = ()
     linear: tuple[LinearMixing, ...] = ()
-    keys: tuple[tuple[str, Tensor], ...] = ()  # of all rows, if some are not recorded, by path
+    # The keys of all rows, if some are not recorded, by path and number.
+    keys: Mapping[tuple[str, int], Tensor] | None = None
 
 
 @dataclass(eq=False)
@@ -86,9 +86,9 @@ class Recorder(ModuleWatcher):
         self.operators, self._is_traced = self._softmaxes.operators, tracer is not None
         self._recorded: list[Recorded] = []
         self._runs = 1 if source is None else 2  # that are rows of the batch
-        self._rows = slice(0, texts - (0 if source is None else len(source)))
         self._source = None if source is None or not len(source) else source
-        self.keys: list[tuple[str, Tensor]] = []
+        self._rows = slice(0, texts - (0 if source is None else len(source)))
+        self._keys: dict[tuple[str, int], Tensor] = {}
         self._memory_checked = False
         self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
@@ -105,7 +105,7 @@ class Recorder(ModuleWatcher):
             return args.call()
         with self._softmaxes.collect_softmaxes() as softmaxes:
             if self._source is not None:
-                self.keys.append((path, args.key))
+                self._keys[path, sum(path == other for other, _ in self._keys)] = args.key
                 args = args.of_rows(self._rows)
             result = returned = args.call()
             if self._source is not None:
@@ -139,8 +139,14 @@ class Recorder(ModuleWatcher):
         count = sum((one.path, one.entry) == entry for one in self._recorded)
         if count > 1 and returned is not None:
             self._returned[entry] = returned
-        if not self._memory_checked and self._recorded and self._recorded[0].attention is not None:
-            self._expect_memory(self._recorded[0].attention)
+        first = self._recorded[0].attention if self._recorded else None
+        if first is not None and not self._memory_checked:
+            self._memory_checked = True
+            size = (first.scores.nbytes + first.weights.nbytes) // self._runs
+            all_maps = size * max(1, len(self.modules))
+            compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
+            # Those of two runs at once, and later those of one while they are compared.
+            memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Note a call of a module that multiplies the heads by W^O."""
@@ -149,7 +155,8 @@ class Recorder(ModuleWatcher):
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them."""
         counts: Counter[str] = Counter()
-        at_once = Counter((recorded.path, recorded.entry) for recorded in self._recorded)
+        entries = [(recorded.path, recorded.entry) for recorded in self._recorded]
+        at_once = Counter(entries)
         calls, device = [], input_device(self.model)
         for recorded in self._recorded:
             assert recorded.attention is not None
@@ -174,11 +181,10 @@ class Recorder(ModuleWatcher):
                 *self._output_of(path, number, attention),
             )
             calls.append(map_tensors(call, lambda tensor: tensor.to(device)))
-        by_entry: dict[tuple[str, int], list[AttentionCall]] = defaultdict(list)
-        for recorded, call in zip(self._recorded, calls, strict=True):
-            by_entry[recorded.path, recorded.entry].append(call)
+        every = [*zip(calls, entries, strict=True)]
         for entry, returned in self._returned.items():
-            by_size = sorted(by_entry[entry], key=lambda one: -one.attention.query.shape[-2])
+            of_entry = (call for call, own in every if own == entry)
+            by_size = sorted(of_entry, key=lambda one: -one.attention.query.shape[-2])
             for other in by_size[1:]:
                 main = by_size[0]
                 joined = _with_rows_of(main.attention, other.attention, self._cut(returned))
@@ -189,20 +195,12 @@ class Recorder(ModuleWatcher):
         # The recorder and its tracer refer to each other: they would outlive this function.
         self._recorded.clear()
         self._output_calls.clear()
-        return Recording(calls, LinearCalls([], self.texts), keys=(*self.keys,))
-
-    def _expect_memory(self, first: Attention) -> None:
-        self._memory_checked = True
-        size = (first.scores.nbytes + first.weights.nbytes) // self._runs
-        all_maps = size * max(1, len(self.modules))
-        compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
-        # Those of two runs at once, and later those of one while they are compared.
-        memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
+        keys = self._keys if self._runs > 1 else None
+        return Recording(calls, LinearCalls([], self.texts), keys=keys)
 
     def _output_of(
         self, path: str, number: int, attention: Attention
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return the input of W^O, cut into heads, and its output."""
         calls = self._output_calls.get(self.outputs[path], [])
         if number >= len(calls) or attention.head_output is None:
             return None, None

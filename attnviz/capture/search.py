@@ -1,14 +1,12 @@
 """A search for every attention of a run, and the plan that it leaves for later runs.
 
-Not every model fetches its attention from transformers' interface. So the search looks among the
-operators that torch executes. Each softmax over products q·k is one attention (tracing), so none is
-missed; and each call that is linear in its values is one too (linear.py).
+The search looks among the operators that torch executes. Each softmax over products q·k is one
+attention (tracing), so none is missed; and each call that is linear in its values is one too.
 
 A search costs several times the run of the model. What it finds depends on the model's code and not
 on its numbers. So it is kept, as a plan, for models with the same code, hooks, settings and config.
 A later run is recorded by the plan, and its operators are counted. If it executes other attentions,
-or other operators from which one could be made, it is searched again. The numbers are never kept:
-each text is recorded, and compared.
+or other operators from which one could be made, it is searched again. No numbers are kept.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from attnviz.capture import calls
@@ -33,7 +32,6 @@ from attnviz.capture.watch import (
     expect_same,
     moved_by_attention,
     needs_isolation,
-    start_of,
     watch,
 )
 from attnviz.errors import ModelError
@@ -45,6 +43,7 @@ _HEAD_COUNTS = (
 )  # fmt: skip
 # Of products of activations and of a normalization each attention is made.
 _OF_ATTENTION = {*compat.SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
+_SHORT = 4  # tokens of a text that shows whether attention moves the output
 _REPEATED = 7  # a text of one token, where no width of a model is as small
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
 _SETTINGS = (str, int, float, type(None))
@@ -116,9 +115,8 @@ class Search(Recorder):
                 self._read_mixing(run.module, call, layout, call.result)
 
     def _read_mixing(self, module: nn.Module, call: Call, layout: Layout, result: Tensor) -> None:
-        path, is_first = self.paths[module], self._is_first
-        mixing = self._linear_calls.read(path, module, call, layout, result, with_matrix=is_first)
-        self._linear.append(mixing)
+        of_call = self.paths[module], module, call, layout, result
+        self._linear.append(self._linear_calls.read(*of_call, with_matrix=self._is_first))
 
     @contextmanager
     def _replaying(self) -> Iterator[None]:
@@ -233,7 +231,6 @@ class Search(Recorder):
         self.unreadable.append((self.paths[self.innermost_module()], reason))
 
     def _count_heads(self) -> int | None:
-        """Return the number of heads that the innermost module with such an attribute names."""
         for module, _, _ in reversed(self.running):
             for owner in (module, getattr(module, "config", None)):
                 for name in _HEAD_COUNTS:
@@ -272,12 +269,9 @@ def record_runs(
     def record(number: int, run: Callable[[], object]) -> Recording:
         shown = None
         if plan.paths:
-            needs_isolation.setdefault(model, plan.needs_isolation)
-            recorder = partial(Recorder, texts=texts, paths=plan.paths)
-            by_plan = watch(model, run, recorder, seed=number)
-            recording = by_plan.take_recording()
-            if (notes := plan.confirm(by_plan, recording)) is not None:
-                return replace(recording, notes=notes)
+            recording, is_known = plan.record(model, texts, run, seed=number)
+            if is_known:
+                return recording
             shown = [call.path for call in recording.calls]
             needs_isolation.pop(model)  # what this run executes, the plan does not know
         search = watch(model, run, partial(search_of, is_first=number == 0), seed=number)
@@ -290,17 +284,6 @@ def record_runs(
 
     plan = plan_for(model)
     return itertools.starmap(record, enumerate(runs))
-
-
-def record_rows(
-    model: nn.Module, plan: Plan, rows: int, source: Tensor, run: Callable[[], object]
-) -> Recording | None:
-    """Record some rows, the last R changed, as `Recorder`; None if they do not follow the plan."""
-    needs_isolation.setdefault(model, plan.needs_isolation)
-    by_plan = watch(model, run, partial(Recorder, texts=rows, paths=plan.paths, source=source))
-    recording = by_plan.take_recording()
-    notes = plan.confirm(by_plan, recording)
-    return None if notes is None else replace(recording, notes=notes)
 
 
 def linear_calls(model: nn.Module, texts: int, inputs: Mapping[str, Any]) -> LinearCalls | None:
@@ -324,10 +307,15 @@ def output_moved(
 ) -> dict[str, float]:
     """Return how much the output moves by another attention in each module, by its path.
 
-    For texts it is measured once for a model with these weights. sha256 : of the weights; None
-    where the code of the user may change more than these.
+    Of any text it is measured on the same few tokens, with the ids 1, 2, …, and once for a model
+    with these weights. sha256 : of the weights; None where the code of the user may change more.
     """
-    start, is_text = start_of(inputs)
+    start = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
+    is_text = all(t.dim() == 2 and not t.is_floating_point() for t in start.values())
+    for name, t in ((name, t[:, :_SHORT]) for name, t in start.items() if is_text):
+        ones = torch.ones_like(t)
+        same = {"input_ids": ones.cumsum(1), "attention_mask": ones}
+        start[name] = next((same[end].to(t) for end in same if name.endswith(end)), t)
     moved = partial(moved_by_attention, model, start, one_by_one=is_text)
     if sha256 is None or not is_text:
         return moved()
@@ -353,10 +341,23 @@ class Plan:
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 
-    def confirm(self, run: Recorder, recording: Recording) -> tuple[str, ...] | None:
-        """Return the notes on a run that is like one that was searched; else None."""
-        operators, notes = self._runs.get(_kind(run, recording), (set[str](), ()))
-        return notes if not run.unreadable and run.operators.keys() <= operators else None
+    def record(
+        self,
+        model: nn.Module,
+        texts: int,
+        run: Callable[[], object],
+        *,
+        seed: int = 0,
+        source: Tensor | None = None,
+    ) -> tuple[Recording, bool]:
+        """Record a run, and return whether it is like one that was searched; as `Recorder`."""
+        needs_isolation.setdefault(model, self.needs_isolation)
+        recorder = partial(Recorder, texts=texts, paths=self.paths, source=source)
+        by_plan = watch(model, run, recorder, seed=seed)
+        recording = by_plan.take_recording()
+        operators, notes = self._runs.get(_kind(by_plan, recording), (set[str](), ()))
+        is_known = not by_plan.unreadable and by_plan.operators.keys() <= operators
+        return replace(recording, notes=notes), is_known
 
     def learn(self, run: Search, recording: Recording) -> None:
         """Keep where attention is, if the interface showed each one in the search."""

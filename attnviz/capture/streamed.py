@@ -5,9 +5,8 @@ the same queries, keys and values the model's own eager function computes the we
 and our engine reduces the whole maps. Each attention is passed on and released before the next.
 
 Linear attention has pooled maps, from calls with the same value in many positions. A column is what
-comes out where the values of one cell of tokens are 1 and all others 0: as many columns at once as
-a head has features. So neither M nor a row of it is stored. Which functions are linear in their
-values is learned from the first tokens of the text.
+comes out where the values of one cell of tokens are 1 and all others 0. So neither M nor a row of
+it is stored. Which functions are linear is learned from the first tokens of the text.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
 from attnviz.capture.calls import FunctionCall, watching_functions
-from attnviz.capture.capture import OwnNumbers, to_linear_record, to_linear_reference
+from attnviz.capture.capture import OwnNumbers, to_linear_record
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.positions import StackCounter
 from attnviz.capture.projections.match import Executed, match_projections, reproduced
@@ -115,7 +114,7 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> watch.Ou
     attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
     with torch.no_grad(), watch.restoring(model, attention), watch.model_errors(model):
         recorded = watch.output_of(model, run)
-    return watch.outputs_beside(model, run, recorded, tokens)
+    return replace(watch.outputs_beside(model, run, recorded), tokens=tokens)
 
 
 def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[int]) -> None:
@@ -204,7 +203,6 @@ class _StreamedRun(watch.ModuleWatcher):
         self._output_rows: dict[nn.Module | None, tuple[Tensor | None, Tensor | None]] = {}
 
     def on_call(self, args: AttentionCallArgs) -> Any:
-        """Call the model's own functions: the fused one for all rows, the eager one for some."""
         self._pass_on()
         if self._monitor.missed:
             raise self._uncovered()
@@ -232,7 +230,6 @@ class _StreamedRun(watch.ModuleWatcher):
         return output, None
 
     def finish(self) -> None:
-        """Pass on the last sample, or raise ModelError for an attention that was missed."""
         self._pass_on()
         if not self._calls or self._monitor.missed:
             raise self._uncovered()
@@ -244,7 +241,6 @@ class _StreamedRun(watch.ModuleWatcher):
         )
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
-        """Note the sampled rows of the input and the output of W^O."""
         self._output_rows[module] = self._select_rows(merged_heads), self._select_rows(output)
 
     def _select_rows(self, hidden: Any) -> Tensor | None:
@@ -287,7 +283,6 @@ class _StreamedRun(watch.ModuleWatcher):
         return _reduce(sample, output[0].transpose(0, 1), self._options, gated=gated, fused=fused)
 
     def _pass_on(self) -> None:
-        """Pass on the sample of the attention that ran last, with the output of its W^O."""
         if self._pending is None:
             return
         sample, self._pending = self._pending, None
@@ -356,11 +351,11 @@ def capture_pooled(
     """
     run = watch.minimal_run(model, inputs)
 
-    def mixtures(number: int) -> list[LinearMixing]:
-        watcher = partial(_PooledRun, known=known, cell=cell, is_first=number == 0)
-        return watch.watch(model, run, watcher, seed=number).mixtures
-
-    first, second = mixtures(0), mixtures(1)
+    watchers = [partial(_PooledRun, known=known, cell=cell, is_first=one) for one in (True, False)]
+    first, second = (
+        watch.watch(model, run, watcher, seed=seed).mixtures
+        for seed, watcher in enumerate(watchers)
+    )
     watch.expect_same(
         model, *([f"{one.path} {one.function}" for one in run] for run in (second, first))
     )
@@ -373,7 +368,7 @@ def capture_pooled(
     records = tuple(
         replace(to_linear_record(mixing, 0, stacks), text=axis, cell=cell) for mixing in first
     )
-    references = tuple(to_linear_reference(mixing, 0) for mixing in second)
+    references = tuple(watch.map_tensors(one.reference, lambda x: x[0]) for one in second)
     return own.copy(records), own.copy(references)
 
 
@@ -387,7 +382,6 @@ class _PooledRun(watch.ModuleWatcher):
         self.mode = watching_functions(model, lambda: len(self.mixtures), self._on_function)
 
     def on_call(self, args: AttentionCallArgs) -> tuple[Tensor, Tensor | None]:
-        """Raise ModelError: the first tokens had no softmax attention."""
         raise ModelError(
             f"{self.paths[args.module]} attends by a softmax in a long text only. Give a shorter "
             'text with mode="full", or choose another model.'
@@ -408,8 +402,6 @@ class _PooledRun(watch.ModuleWatcher):
                     "called again. Choose another model."
                 )
             del self.mixtures[before:]
-            path, is_first, cell = self.paths[module], self._is_first, self._cell
-            mixing = self._known.read(
-                path, module, call, layout, result, with_matrix=is_first, cell=cell
-            )
+            of_call = self.paths[module], module, call, layout, result
+            mixing = self._known.read(*of_call, with_matrix=self._is_first, cell=self._cell)
             self.mixtures.append(mixing)

@@ -1,9 +1,7 @@
 """Run a shadow of the model, watch its attentions, and restore it for the next run.
 
-`watch` runs a model while a watcher takes the arguments of each attention function that it calls.
-There is one watcher for each purpose: the recorder of whole maps (recorder.py), the reader of a
-batch (batched.py), the run of a long text (streamed.py). A run that draws random numbers, or writes
-weights, is isolated.
+`watch` runs a model while a watcher takes the arguments of each attention function that it calls. A
+run that draws random numbers, or writes weights, is isolated.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from attnviz.runtime import compat
 from attnviz.runtime.libraries import MemoryBudget, translate
 from attnviz.runtime.precision import full_float32
 
-_SHORT = 4  # tokens of a text that shows whether attention moves the output
 # Whether a model draws random numbers or writes weights, once it has run, or its plan says so.
 needs_isolation: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 _drawing = threading.Lock()  # of the generators of the process
@@ -170,14 +167,7 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
     return Output(floats(output), first[0] if first else (), logits if has_logits else None)
 
 
-def outputs_beside(
-    model: nn.Module,
-    run: Callable[[], object],
-    recorded: Output,
-    tokens: int | None = None,
-    *,
-    between_runs: float = 0.0,
-) -> Outputs:
+def outputs_beside(model: nn.Module, run: Callable[[], object], recorded: Output) -> Outputs:
     """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
     def run_as_loaded(
@@ -197,23 +187,7 @@ def outputs_beside(
         repeat=lambda: run_as_loaded(3),
         round_otherwise=lambda: run_as_loaded(2, rounded=True),
         under_eager=None if differs_more else lambda: run_as_loaded(2, attention="eager"),
-        tokens=tokens,
-        between_runs=between_runs,
     )
-
-
-def start_of(inputs: Mapping[str, Any]) -> tuple[dict[str, Tensor], bool]:
-    """Return an input on which to measure what attention moves, and whether it is of a text.
-
-    Of any text it is the same: a few tokens with the ids 1, 2, …
-    """
-    tensors = {name: t[:1] for name, t in inputs.items() if isinstance(t, Tensor) and t.dim()}
-    is_text = all(t.dim() == 2 and not t.is_floating_point() for t in tensors.values())
-    for name, t in ((name, t[:, :_SHORT]) for name, t in tensors.items() if is_text):
-        ones = torch.ones_like(t)
-        same = {"input_ids": ones.cumsum(1), "attention_mask": ones}
-        tensors[name] = next((same[end].to(t) for end in same if name.endswith(end)), t)
-    return tensors, is_text
 
 
 def moved_by_attention(
@@ -448,7 +422,6 @@ class IsolatedRun(compat.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._generators.clear()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, with a generator of this mode if it is random."""
         kwargs = {**(kwargs or {})}
         parameter = args[0] if args and isinstance(args[0], nn.Parameter) else None
         if parameter is not None and compat.is_in_place(func) and parameter not in self._written:

@@ -70,24 +70,21 @@ class _Copier:
             self.notes.append(_UNCOMPILED)
             return self.module(inside)
         new = self._keep(old, object.__new__(type(old)))
+        copies = {"_parameters": self._parameter, "_buffers": self._buffer, "_modules": self.value}
         members = vars(new)
         for name, value in vars(old).items():
             if type(value) in _PLAIN:
                 members[name] = value
             elif isinstance(value, dict) and not value:  # most modules have no hooks
                 members[name] = value.copy()
+            elif name in copies:
+                members[name] = {key: copies[name](one) for key, one in value.items()}
+            elif name == "_compiled_call_impl":
+                self.notes.append(_UNCOMPILED)
+                members[name] = None
             else:
-                members[name] = self._member(name, value)
+                members[name] = self.value(value)
         return new
-
-    def _member(self, name: str, value: Any) -> Any:
-        copies = {"_parameters": self._parameter, "_buffers": self._buffer, "_modules": self.value}
-        if name in copies:
-            return {key: copies[name](one) for key, one in value.items()}
-        if name == "_compiled_call_impl" and value is not None:
-            self.notes.append(_UNCOMPILED)
-            return None
-        return self.value(value)
 
     def _parameter(self, old: nn.Parameter | None) -> Any:
         """Return a parameter of the same numbers, without gradients; writes to it do not count."""

@@ -1,7 +1,4 @@
-"""Run a model on one batch: encode, capture, verify, and return the results.
-
-The maps of a long text are reduced while the model runs, and a sample of their rows is compared.
-"""
+"""Run a model on one batch: encode, capture, verify, and return the results."""
 
 from __future__ import annotations
 
@@ -301,7 +298,6 @@ class _Run:
         return results
 
     def generated(self, count: int) -> list[AttentionResult]:
-        """Return the result of one input and the tokens that the model writes after it."""
         checkpoint, batch, module = self.checkpoint, self.batch, self.checkpoint.module
         has_decoder = has_text_decoder(module)
         checkpoint.expect_processors()
@@ -353,7 +349,6 @@ class _Run:
     def _check_outputs(
         self, outputs: Outputs, texts: int, layers: int, sha256: str
     ) -> list[OutputCheck | None]:
-        """Return the check of the output of each of N texts."""
         known, inputs = self.computation, self.batch.inputs
         is_plain = not (known.hooks or known.forwards or known.adapters)
         moved = output_moved(self.checkpoint.module, inputs, sha256 if is_plain else None)
@@ -371,7 +366,6 @@ class _Run:
         return [kind for kind, source in given.items() if source is not None]
 
     def pooled(self, known: LinearLayers) -> AttentionResult:
-        """Return the pooled maps of one text's linear attention."""
         checkpoint, batch, options = self.checkpoint, self.batch, self.options
         why = f"{checkpoint.name} has linear attention only, with pooled maps. Leave it out."
         named = {"top": options.top or None, "exact (--layer of view)": options.exact}
@@ -418,7 +412,6 @@ class _Run:
         layers_of: Counter[str] = Counter()  # of each stack
 
         def compare_and_store(attention: Sample) -> None:
-            """Compare some rows of an attention with the model's own; store its reduced maps."""
             record = attention.record
             own_rows = rows.to(record.query.device)
             layers_of[record.stack] += 1
@@ -611,15 +604,13 @@ def _causal_axis(records: Sequence[AttentionRecord], length: int) -> Axis | None
     for record in records:
         if len(record.query_axis) == len(record.key_axis) == length:
             stacks.setdefault(record.stack, []).append(record)
-    causal = [same for same in stacks.values() if _are_causal(same)]
-    return causal[0][0].query_axis if len(causal) == 1 else None
-
-
-def _are_causal(records: Sequence[AttentionRecord]) -> bool:
-    """Return whether all records have a mask that hides later keys; a device is waited for once."""
-    known = [mask for record in records if (mask := record.readable()) is not None]
-    later = [mask.triu(1).any().to(known[0].device) for mask in known]
-    return len(known) == len(records) and not torch.stack(later).any()
+    causal = []
+    for same in stacks.values():
+        known = [mask for record in same if (mask := record.readable()) is not None]
+        later = [mask.triu(1).any().to(known[0].device) for mask in known]
+        if len(known) == len(same) and not torch.stack(later).any():  # waits for a device once
+            causal.append(same[0].query_axis)
+    return causal[0] if len(causal) == 1 else None
 
 
 def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:

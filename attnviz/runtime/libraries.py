@@ -13,9 +13,10 @@ import errno
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import psutil
 import torch
@@ -25,6 +26,7 @@ from attnviz.errors import AttnvizError, InputError, ModelError, is_panic, one_l
 _OUT_OF_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc", re.IGNORECASE)
 _REQUESTED = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+K = TypeVar("K")
 _LOGGERS = ("transformers", "huggingface_hub", "torch")
 
 
@@ -49,6 +51,18 @@ def copy_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def copy_to_cpu(measured: Sequence[dict[K, torch.Tensor]]) -> list[dict[K, torch.Tensor]]:
+    """Copy small tensors to the CPU in one transfer, as float64."""
+    if not any(measured):
+        return [{} for _ in measured]
+    parts = [number.double().flatten() for numbers in measured for number in numbers.values()]
+    values = iter(torch.split(torch.cat(parts).cpu(), [len(part) for part in parts]))
+    return [
+        {name: next(values).view(number.shape) for name, number in numbers.items()}
+        for numbers in measured
+    ]
 
 
 @dataclass(frozen=True)

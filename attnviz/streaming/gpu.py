@@ -1,7 +1,4 @@
-"""Maps on a CUDA device, for plain attention: torch's fused attention, and kernels in Triton.
-
-This module launches the kernels and combines their results.
-"""
+"""Maps on a CUDA device, for plain attention: torch's fused attention, and kernels in Triton."""
 
 from __future__ import annotations
 
@@ -313,7 +310,6 @@ def _operators(device: torch.device) -> dict[str, Operator]:
 
 
 def _private(name: str, spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the results of an operator of torch."""
     Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
     output, lse = cuda_attention(name, Q, K, V, _is_causal(spec), spec.scale)
     H, m, _ = spec.shape
@@ -490,5 +486,4 @@ def _capability(device: torch.device) -> tuple[int, int]:
 
 
 def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a device the one that kernels are launched on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

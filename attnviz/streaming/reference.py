@@ -1,7 +1,4 @@
-"""The scores of an attention, and the reference in torch that reduces their maps.
-
-It computes the weights of a block of rows at a time, by the formula.
-"""
+"""The scores of an attention, and the reference in torch that reduces their maps by blocks."""
 
 from __future__ import annotations
 

@@ -81,6 +81,11 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
     architecture = last_check().architectures.get(str(model_type))
     known = frozenset(architecture.stages if architecture else ())
     modules = dict(model.named_modules())
+    numbers = [id(module) for module in modules.values()]
+    before, paths = _paths.get(model, (None, []))
+    if before != numbers:
+        paths = [path for path, module in modules.items() if _has_projections(module)]
+        _paths[model] = numbers, paths
     return {
         path: AttentionModule(
             module,
@@ -90,24 +95,13 @@ def find_attention_modules(model: nn.Module) -> dict[str, AttentionModule]:
             if type(module).__module__.startswith("transformers.") and "forward" not in vars(module)
             else frozenset(),
         )
-        for path in _with_projections(model, modules)
+        for path in paths
         for module in (modules[path],)
     }
 
 
-# The paths of a model's attention modules, and the modules that it had. A shadow is asked in each
-# of its runs.
+# The modules that a model had, and the paths of its attention modules: it is asked in each run.
 _paths: WeakKeyDictionary[nn.Module, tuple[list[int], list[str]]] = WeakKeyDictionary()
-
-
-def _with_projections(model: nn.Module, modules: Mapping[str, nn.Module]) -> list[str]:
-    """Return the paths of the modules with projections; they are found again if modules changed."""
-    numbers = [id(module) for module in modules.values()]
-    before, paths = _paths.get(model, (None, []))
-    if before != numbers:
-        paths = [path for path, module in modules.items() if _has_projections(module)]
-        _paths[model] = numbers, paths
-    return paths
 
 
 def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None:

@@ -107,23 +107,19 @@ def match_batch(
     A projection that reproduces all tokens of the batch is found once, and shared. copy : returns
     it without memory of the model.
     """
-    several = [of_texts for of_texts in batch if len(of_texts) > 1]
-    shared: dict[int, Projection] = {}
-    for of_texts, joined in zip(
-        several, match_projections([*map(_join_tokens, several)]), strict=True
-    ):
-        if joined.projection is not None and _is_of_every_text(joined.projection, of_texts[0]):
-            shared[id(of_texts)] = copy(joined.projection)
-    others = [one for of_texts in batch if id(of_texts) not in shared for one in of_texts]
-    found = iter(match_projections(others))
+    shared: list[Projection | None] = [None] * len(batch)
+    several = [*map(_join_tokens, batch)] if batch and len(batch[0]) > 1 else []
+    for n, joined in enumerate(match_projections(several)):
+        if joined.projection is not None and _is_of_every_text(joined.projection, batch[n][0]):
+            shared[n] = copy(joined.projection)
+    pairs = [*zip(batch, shared, strict=True)]
+    found = iter(match_projections([one for of, known in pairs if known is None for one in of]))
     return [
         [
-            replace(one.record, projection=shared[id(of_texts)])
-            if id(of_texts) in shared
-            else next(found)
+            next(found) if known is None else replace(one.record, projection=known)
             for one in of_texts
         ]
-        for of_texts in batch
+        for of_texts, known in pairs
     ]
 
 
@@ -291,15 +287,11 @@ def _before_output(
     wide = torch.promote_types(heads.dtype, torch.float32)
     X = None if record.input is None else record.input.to(wide)
     heads, merged_heads = heads.to(wide), merged_heads.to(wide)
-    best: tuple[Step, ...] | None = None
-    least = _ROUGHLY
     possible: list[Step] = [*find.gates(module, sizes)]
     possible += find.norms(module, find.NORMS["output"], sizes.heads, sizes.value)
-    for step in possible:
-        (error,) = _distances([_followed((step,), heads, merged_heads, X=X)])
-        if error < least:
-            best, least = (step,), error
-    return best
+    errors = _distances([_followed((step,), heads, merged_heads, X=X) for step in possible])
+    close = [(error, number) for number, error in enumerate(errors) if error < _ROUGHLY]
+    return (possible[min(close)[1]],) if close else None
 
 
 def _sizes(record: AttentionRecord) -> find.Sizes:

@@ -208,11 +208,6 @@ def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     return [item for item in flat if isinstance(item, Tensor)]
 
 
-def shares_storage(result: Tensor, args: Sequence[Any]) -> bool:
-    """Whether the result of an operator is stored in the memory of one of its arguments."""
-    return any(isinstance(arg, Tensor) and storage_key(arg) == storage_key(result) for arg in args)
-
-
 class ConstantStorages:
     """The parameters of a model, and what it computes of them alone: tables of positions, masks."""
 

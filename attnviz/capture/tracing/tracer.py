@@ -1,9 +1,8 @@
 """A trace of the operators of a run: every softmax over products q·k, with all that lies between.
 
-torch shows each operator that it executes to a dispatch mode. The elements of batched products of
-two activations are numbered, their provenance follows the scores (provenance.py), and a softmax
-whose input is made of such products is an attention. The product that its weights enter gives the
-values. It depends on no model; products with a parameter (linear layers, routers) do not count.
+A softmax whose input is made of batched products of two activations is an attention. The product
+that its weights enter gives the values. It depends on no model; products with a parameter (linear
+layers, routers) do not count.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ from attnviz.capture.tracing.provenance import (
     apply,
     constants,
     mix,
-    shares_storage,
     storage_key,
     tensors_in,
 )
@@ -48,14 +46,11 @@ _JOINS = {
     "add", "sub", "rsub", "where", "masked_fill", "maximum", "minimum", *_MOVES, *_COPIES,
 }  # fmt: skip
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
+Numbered = TypeVar("Numbered", Product, Softmax)
 
 
 class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that collects the softmaxes of attention functions, and counts other operators.
-
-    Two modes extend it: `OperatorTracer` follows all operators outside attention functions; the
-    monitor of a long text notices attention that goes past the functions.
-    """
+    """Collects the softmaxes of attention functions, and counts the operators outside these."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -172,7 +167,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._normalize(scores, provenance, -1, result)
         elif name in _MOVES:
             self._move(func, name, args, kwargs, result)
-        elif shares_storage(result, args) and not is_in_place(func):
+        elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
             return
         elif name in _COPIES:
             if (copied := self.provenance.get(args[0])) is None and name == "clone":
@@ -213,8 +208,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
-                span = _span(weight.origin)
-                softmaxes = [one for one in self._traced if _overlap(one.span, span)]
+                softmaxes = _of_elements(self._traced, weight.origin)
                 values, output = values.detach(), output.clone()
                 for softmax in softmaxes:
                     exact = len(softmaxes) == 1 and softmax.has_weights(weights, weight.origin)
@@ -266,7 +260,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self.provenance.depth,
             self.provenance.reserve(result.numel()),
             provenance.clone(),
-            self._products_of(provenance),
+            _of_elements(self._products, provenance.origin),
         )
         self._traced.append(softmax)
         origin = softmax.first + torch.arange(result.numel(), device=result.device)
@@ -343,12 +337,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         if not span:
             return 0, False, 0
         whole = len(span) == origin.numel() == len(torch.unique(origin[origin >= 0]))
-        most = max(product.activations for product in self._products_of(score))
+        most = max(product.activations for product in _of_elements(self._products, origin))
         return most, whole, -span.start
-
-    def _products_of(self, score: Provenance) -> list[Product]:
-        span = _span(score.origin)
-        return [product for product in self._products if _overlap(product.span, span)]
 
 
 def _span(elements: Tensor) -> range:
@@ -357,8 +347,10 @@ def _span(elements: Tensor) -> range:
     return range(int(used.min()), int(used.max()) + 1) if len(used) else range(0)
 
 
-def _overlap(first: range, second: range) -> bool:
-    return max(first.start, second.start) < min(first.stop, second.stop)
+def _of_elements(every: Sequence[Numbered], elements: Tensor) -> list[Numbered]:
+    """Return the products, or softmaxes, of which some elements may be."""
+    first, stop = (span := _span(elements)).start, span.stop
+    return [one for one in every if max(one.span.start, first) < min(one.span.stop, stop)]
 
 
 def _is_distribution(result: Tensor) -> bool:
