@@ -102,13 +102,18 @@ def changed(before: dict[Any, StageValues], after: dict[Any, StageValues]) -> bo
 
 
 def outcomes(before: dict[Any, Accepted], after: dict[Any, Accepted]) -> dict[str, str]:
-    """Return the outcome of each rule: it catches a fault by rejecting what it accepted before."""
+    """Return the outcome of each rule: it catches a fault by rejecting what it accepted before.
+
+    With some faults attnviz says of a stage that it is not compared: it reproduces it no longer.
+    """
 
     def of(rule: str) -> str:
         rejects = [key for key, by_rule in after.items() if not by_rule[rule]]
         if any(key not in before or before[key][rule] for key in rejects):
             return "caught"
-        return "either way" if rejects else "missed"
+        if rejects:
+            return "either way"
+        return "not compared" if before.keys() - after.keys() else "missed"
 
     return {rule: of(rule) for rule in RULES}
 

@@ -62,8 +62,8 @@ Written by `scripts/planted_faults.py` on a CPU, with torch {torch} and transfor
 
 A rule **catches** a fault if it rejects a stage that it accepts without the fault. It **misses**
 the fault if it accepts all stages. It **says nothing** if it rejects the same stages without the
-fault, if no number shows the fault, or if the verdict of attnviz is "not proven". A **false alarm**
-is a rejected stage where no fault is planted.
+fault, if no number shows the fault, if attnviz no longer compares a stage, or if its verdict is
+"not proven". A **false alarm** is a rejected stage where no fault is planted.
 
 ## Summary
 """
