@@ -53,5 +53,5 @@ with attnviz.plot.style():
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
 text = [f"“{result.provenance.text}”, layer {best.layer}, head {best.head}", *head_map.notes]
-title = f"{mean:.1f} words on average hold {share:.0%} of the weight (blue)"
+title = f"In head {best.layer}.{best.head}, {mean:.1f} words on average hold {share:.0%} (blue)"
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

@@ -58,5 +58,5 @@ with attnviz.plot.style():
     d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
-title = "Without the scale √dₖ, one key gets all the attention and the gradient vanishes"
+title = "Without the scale, one key gets all the attention as dₖ grows, and the gradient vanishes"
 fig = attnviz.plot.add_caption(fig, title=title, text=f"“{run.text}”", agreement=result.agreement)

@@ -2,11 +2,10 @@
 
 All {heads} heads of layer {layer} on the same words. [CLS] and [SEP] are removed and the rows
 renormalized. Each head has its own matrices for queries, keys and values, so each relates the words
-in its own way. Head {previous_head} gives {before:.0%} of its weight to the previous word, head
-{next_head} gives {after:.0%} to the next word, and head {self_head} gives {itself:.0%} to the word
-itself. Uniform weights would give {even_before:.0%}, {even_after:.0%} and {even_itself:.0%}. In
-{specialized} heads one of the three receives more than all other words together. The others mix
-more widely.
+in its own way. Of the words that have such a neighbor, head {previous_head} gives {before:.0%} of
+its weight to the previous word and head {next_head} {after:.0%} to the next word; head {self_head}
+gives {itself:.0%} to the word itself. Uniform weights would give {even:.0%} each. In {specialized}
+heads one of the three receives more than all other words together. The others mix more widely.
 """
 
 import attnviz
@@ -19,8 +18,8 @@ heads = len(weights)
 
 
 def mean_weight(step):
-    """Return the mean weight of each head on the word at this offset."""
-    return weights.diagonal(step, 1, 2).sum(1) / words
+    """Return the mean weight of each head on the word at this offset, where there is one."""
+    return weights.diagonal(step, 1, 2).mean(1)
 
 
 relations = [mean_weight(step) for step in (-1, 1, 0)]
@@ -28,8 +27,7 @@ previous_head, next_head, self_head = (
     int(weights_by_head.argmax()) for weights_by_head in relations
 )
 before, after, itself = (weights_by_head.max() for weights_by_head in relations)
-even_before = even_after = (words - 1) / words**2
-even_itself = 1 / words
+even = 1 / words
 specialized = sum(
     max(weights_by_head[head] for weights_by_head in relations) > 1 / 2 for head in range(heads)
 )

@@ -647,21 +647,47 @@ RELATIONS = caption(
 
 @RELATIONS.sentence(
     "All <heads> heads of layer <layer> on the same words.",
-    "Head <a> gives <before> of its weight to the previous word, head <b> gives <after> to the "
-    "next word, and head <c> gives <itself> to the word itself.",
-    "Uniform weights would give <even>, <even_too> and <even_itself>.",
+    "Of the words that have such a neighbor, head <a> gives <before> of its weight to the previous "
+    "word and head <b> <after> to the next word; head <c> gives <itself> to the word itself.",
+    "Uniform weights would give <even> each.",
     "In <some> heads one of the three receives <how:more|less> than all other words together.",
 )
 def relations_of_layer(model, said):
     weights, words = without_special(read(model, ON_TIME))
     of_layer, n = weights[1], len(words)
-    means = [np.trace(of_layer, offset, 1, 2) / n for offset in (-1, 1, 0)]
+    sums = [(np.trace(of_layer, offset, 1, 2), n - abs(offset)) for offset in (-1, 1, 0)]
+    means = [total / rows for total, rows in sums]
     one = {"heads": len(of_layer), "layer": 1, "how": "more"}
     one |= {slot: mean.argmax() for slot, mean in zip("abc", means, strict=True)}
     names = ("before", "after", "itself")
     one |= {name: mean.max() for name, mean in zip(names, means, strict=True)}
-    one |= {"even": (n - 1) / n**2, "even_too": (n - 1) / n**2, "even_itself": 1 / n}
-    one |= {"some": (np.max(means, 0) > 0.5).sum()}
+    one |= {"even": 1 / n, "some": (np.max(means, 0) > 0.5).sum()}
+    return {name: one[name] for name in said}
+
+
+TROPHY = "The trophy does not fit into the suitcase, because it is too big."
+IN_TEXT = caption(
+    "fig35_text",
+    "Each word stands on the color of the weight that “it” (dashed box) gives it.",
+    "Special tokens are gray.",
+    "“it” looks back at “trophy”, in the text itself",
+)
+
+
+@IN_TEXT.sentence(
+    "This is head <head> of layer <layer>: of all <count> heads, the one in which “it” gives "
+    "“trophy” the <how:largest|smallest> weight, <to_trophy>, and “suitcase” <to_suitcase>.",
+    "“trophy” gets <what:more|less> than “suitcase” in <some> of the <count> heads: this is what "
+    "one head does, not what the model concludes.",
+)
+def one_word_in_the_text(model, said):
+    run = read(model, TROPHY)
+    it, *keys = (run.columns.index(word) for word in ("it", "trophy", "suitcase"))
+    to_trophy, to_suitcase = (run.weights[..., it, key] for key in keys)
+    layer, head = np.unravel_index(to_trophy.argmax(), to_trophy.shape)
+    one = {"layer": layer, "head": head, "how": "largest", "what": "more"}
+    one |= {"count": to_trophy.size, "some": (to_trophy > to_suitcase).sum()}
+    one |= {"to_trophy": to_trophy[layer, head], "to_suitcase": to_suitcase[layer, head]}
     return {name: one[name] for name in said}
 
 
@@ -811,6 +837,7 @@ VERDICTS = {
     "fig25_grouped_queries": (270, 8), "fig26_decoder_senses": (270, 24),
     "fig27_bert_and_decoder": (270, 6), "fig30_shift": (72, 1), "fig31_explain": (270, 1),
     "fig32_ablate": (270, 1), "fig33_all_heads": (270, 1), "fig34_explorer": (270, 8),
+    "fig35_text": (72, 1),
 }  # fmt: skip
 COMPARED = {"fig22_induction": 25}  # layers in which positions were compared in every text, if few
 UNREAD = {"fig28_training", "fig29_linear_attention"}  # of a training
@@ -858,7 +885,7 @@ TEXT_OF = {
     "fig08_why_scale": "the train left the station on time because somebody had wound the clock",
     "fig10_order_blindness": ON_TIME, "fig13_heads_of_a_layer": ON_TIME,
     "fig19_long_text": (GALLERY.parent / "LICENSE").read_text(encoding="utf-8")[:2300],
-    "fig30_shift": "We sat on the bank of the river.",
+    "fig30_shift": "We sat on the bank of the river.", "fig35_text": TROPHY,
 }  # fmt: skip
 READ_BY = {}  # the models of texts that another one read
 
