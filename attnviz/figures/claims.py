@@ -78,7 +78,7 @@ def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
     """Return the cell of two words, as `locate` finds them; None if the map does not show them."""
     rows, columns = drawn.is_word
     try:
-        return locate(query, _words(drawn.rows, rows)), locate(key, _words(drawn.columns, columns))
+        return locate(query, groups(drawn.rows, rows)), locate(key, groups(drawn.columns, columns))
     except InputError:
         return None
 
@@ -99,10 +99,10 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
     if unread > (count := len(drawn.rows) - sum(drawn.special_rows)) / 2:
         title = f"The model could not read {unread} of these {counted(count, 'word')}"
         return Finding(title, more="It read unknown tokens: the map shows positions, not words")
-    return _of_words(drawn)
+    return _ofgroups(drawn)
 
 
-def _of_words(drawn: OneMap) -> Finding | None:
+def _ofgroups(drawn: OneMap) -> Finding | None:
     """Return which rule a head follows, or which word looks at which."""
     family, linked, some = _of_family(drawn), links_between(drawn), "word"
     if family is not None and family.family is not None:
@@ -110,7 +110,7 @@ def _of_words(drawn: OneMap) -> Finding | None:
     if (start := drawn.generated_from) is not None:
         linked[:start], some = False, "generated word"
     sides = zip((drawn.rows, drawn.columns), drawn.is_word, strict=True)
-    rows, columns = (content_words(_words(*side)) for side in sides)
+    rows, columns = (content_words(groups(*side)) for side in sides)
     weights = drawn.weights.float().masked_fill(~linked, 0.0)
     leading = weights * (rows[:, None] & columns)
     weights = leading if leading.max() >= 2 / 3 * weights.max() else weights
@@ -223,8 +223,10 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     return Finding(f"At least half of {these} attention stays within {within:,} tokens")
 
 
-def _words(labels: Sequence[str], is_word: Tensor) -> TokenGroups:
-    return TokenGroups((), tuple(labels), tuple((~is_word).tolist()), (), AxisGeometry())
+def groups(labels: Sequence[str], is_word: Tensor) -> TokenGroups:
+    """Return the labels of a side of a map as groups, of no tokens."""
+    none, special = ((),) * len(labels), tuple((~is_word).tolist())
+    return TokenGroups(none, tuple(labels), special, (0,) * len(labels), AxisGeometry())
 
 
 def of_heads(maps: Maps) -> str:

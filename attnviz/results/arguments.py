@@ -116,11 +116,11 @@ def _refuse_result(value: object, options: Sequence[Any], function: str) -> None
     """Raise InputError for what is not the result that a function draws, if it draws one."""
     if AttentionResult in options:
         one_result(value, streamed=True)  # raises
-    if any(inspect.isclass(option) and issubclass(option, Savable) for option in options):
-        raise InputError(
-            f"{type(value).__name__} is not a result of {function}. Make one: "
-            f"attnviz.{function}(…)."
-        )
+    kinds = [one.__name__ for one in options if inspect.isclass(one) and issubclass(one, Savable)]
+    if kinds:
+        one = f"{function}. Make one: attnviz.{function}(…)."
+        many = f"the kind that {function} draws. Give {' or '.join(kinds)}."
+        raise InputError(f"{type(value).__name__} is not a result of {many if kinds[1:] else one}")
 
 
 def _options(hint: Any) -> list[Any]:

@@ -109,7 +109,9 @@ def one_line(error):
 def test_what_is_no_result_is_refused(name, value):
     with pytest.raises(InputError) as error:
         getattr(plot, name)(value)
-    if name != "example" or not isinstance(value, str):
+    if name == "text":
+        assert "Give AttentionMap or ShiftResult or ExplainResult." in one_line(error)
+    elif name != "example" or not isinstance(value, str):
         made = "attend" if name in ("heatmap", "heads", "steps", "attention_vector") else name
         assert f"Make one: {'attnviz.' * (made == name)}{made}(" in one_line(error)
 

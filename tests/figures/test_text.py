@@ -16,6 +16,7 @@ from readable_text import check_texts
 import attnviz
 from attnviz import plot
 from attnviz.errors import InputError
+from attnviz.figures import claims
 from attnviz.figures.style import DARK, LIGHT
 from figures.test_grammar import contrast
 
@@ -132,6 +133,8 @@ def test_a_wrong_query_is_refused(train, moved):
         plot.text(moved, query="bank")
     with pytest.raises(InputError, match="measured cannot be used"):
         plot.text(drawn, measured=True)
+    with pytest.raises(InputError, match="Give AttentionMap or ShiftResult or ExplainResult"):
+        plot.text(train)
     with pytest.raises(InputError, match="no map of single words"):
         plot.text(attnviz.load_result(SAVED / "map-image.safetensors"))
 
@@ -144,6 +147,35 @@ def test_what_comes_later_is_gray_without_a_color(causal):
     assert "come later: they are not read" in " ".join(text.get_text() for text in figure.texts)
     first = behind(figure)[0]
     assert np.ptp(first[:3]) < 0.01  # the sink is gray
+
+
+def test_what_is_out_of_a_sliding_window_does_not_come_later(tokenizer):
+    windowed = tiny("mistral")
+    windowed.config.sliding_window = 3
+    drawn = map_of(attnviz.load(windowed, tokenizer=tokenizer), "the old train left the station")
+    for query, said in ((5, "Gray words are not read."), (2, "Gray words come later")):
+        figure = plot.text(drawn, query=query)
+        assert said in " ".join(text.get_text() for text in figure.texts)
+
+
+def test_the_title_names_no_word_that_could_not_be_read(causal):
+    figure = plot.text(map_of(causal, "the train left"), query="[CLS]")
+    assert figure.texts[0].get_text() == "“[CLS]” looks at itself: 100%"
+
+
+def test_a_word_that_is_not_on_a_map_has_no_cell(train):
+    drawn = attnviz.attention_map(train, layer=0, head=4, special="remove")
+    assert claims.cell_of(drawn, "train", "[SEP]") is None
+
+
+def test_a_target_without_words_is_drawn(tokenizer):
+    model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
+    result = attnviz.explain("the train left the station", model=model)
+    assert all(result.special[result.stacks.index("target") :])
+    for figure in (plot.text(result), plot.explain(result)):
+        said = [word.get_text() for word in words_of(figure)]
+        assert said[0] == "source:"
+        assert said[-2:] == ["target:", f"→ {result.target} {result.share}"]
 
 
 def test_lines_and_indents_of_code_are_kept(causal):

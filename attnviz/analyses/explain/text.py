@@ -23,14 +23,14 @@ from attnviz.figures import claims, figure, style
 from attnviz.figures.cells import WeightScale, frame, signed_norm
 from attnviz.figures.layout import CaptionLength, Page, face, new_page
 from attnviz.figures.style import CAPTION_GAP, GAP, MM, SMALL_SIZE, WIDE, theme
-from attnviz.results import AxisGeometry, Provenance
-from attnviz.results.axis import TokenGroups, is_word, locate
+from attnviz.results import Provenance
+from attnviz.results.axis import is_word, locate
 from attnviz.results.text import literal, signed, source_and_notes
 
 _SIZE, _LINE, _KEY = 8.0, 14.5 / 72, 14 * MM  # points; inches of a line and of a scale
 _PAD, _APART = 0.3 * MM, 1.0 * MM  # around a word on its color, and beside one in a box
 _READABLE = 4.5  # the least contrast of a word and its color (WCAG 2)
-_LATER = " Gray words come later: they are not read."
+_LATER = " come later: they"
 _Bar: TypeAlias = tuple[str, ScalarMappable, str]  # colors, and what is at both ends
 _Shown: TypeAlias = tuple[str, str, "list[_Word]", list[_Bar]]  # title, sentences, words, scales
 
@@ -141,7 +141,7 @@ def _of_map(drawn: AttentionMap, query: int | str | None) -> _Shown:
     _find_blanks(words, drawn.provenance)
     name = claims.quoted(claims.spelled(drawn.rows[row]))
     says = f"{drawn.where}. The color of a word is the weight that {name} gives it."
-    says += _LATER * bool(later.any())
+    says += f" Gray words{_LATER * (not later[:row].any())} are not read." * bool(later.any())
     bars = []
     for name, bar in scale.bars:
         low, high = (float(end or 0.0) for end in (bar.norm.vmin, bar.norm.vmax))  # type: ignore[arg-type]
@@ -159,14 +159,12 @@ def _find_row(drawn: AttentionMap, query: int | str | None) -> tuple[int, claims
         best = int(sizes.masked_fill(~linked, 0.0).amax(1).argmax())
         return (best if finding.cell is None else finding.cell[0]), finding
     if isinstance(query, str):
-        special = drawn.special_rows or (False,) * len(sizes)
-        query = locate(
-            query,
-            TokenGroups(((),) * len(sizes), drawn.rows, special, (0,) * len(sizes), AxisGeometry()),
-        )
+        query = locate(query, claims.groups(drawn.rows, drawn.is_word[0]))
     elif not 0 <= query < len(sizes):
         raise InputError(f"The query {query} does not exist. The rows are 0 to {len(sizes) - 1}.")
-    keys = next(keys for keys in (linked[query], drawn.is_word[1], sizes[0] >= 0) if keys.any())
+    readable = sizes[0] >= 0 if drawn.masked is None else ~drawn.masked[query]
+    several = linked[query], drawn.is_word[1] & readable, readable, ~readable
+    keys = next(keys for keys in several if keys.any())
     cell = query, int(sizes[query].masked_fill(~keys, -1.0).argmax())
     return query, claims.of_map(drawn, cell) or claims.Finding("")
 
@@ -209,12 +207,12 @@ def of_words(result: ShiftResult | ExplainResult, measured: bool | None = None) 
     stacks = () if isinstance(result, ShiftResult) else result.stacks
     for side in sorted({*stacks}, reverse=True):  # of an encoder–decoder
         first = stacks.index(side)
-        words[first + result.special[first:].index(False)].blank = " "
+        next((word for word, special in rows[first:] if not special), words[-1]).blank = " "
         rows.insert(first, (_Word(f"{side}:", is_gray=True, blank="\n"), False))
     words = [word for word, special in rows if word.is_asked or not special]
     end = signed(float(norm.vmax or 0.0))
     bars = [(f"{low}, \N{MINUS SIGN}{end}", bar, f"{end}{unit}, {high}")]
-    later = _LATER * (isinstance(result, ShiftResult) and bool(result.unread))
+    later = f" Gray words{_LATER} are not read." * bool(getattr(result, "unread", ()))
     return result.headline, f"{says} The color of a word is {kind}.{later}", words, bars
 
 
