@@ -140,7 +140,8 @@ def _of_map(drawn: AttentionMap, query: int | str | None) -> _Shown:
     ]  # fmt: skip
     _find_blanks(words, drawn.provenance)
     name = claims.quoted(claims.spelled(drawn.rows[row]))
-    says = f"{drawn.where}. The color of a word is the weight that {name} gives it."
+    says = f"{drawn.where}. " * bool(finding.sentence)
+    says += f"The color of a word is the weight that {name} gives it."
     says += f" Gray words{_LATER * (not later[:row].any())} are not read." * bool(later.any())
     bars = []
     for name, bar in scale.bars:
@@ -211,7 +212,7 @@ def of_words(result: ShiftResult | ExplainResult, measured: bool | None = None) 
         rows.insert(first, (_Word(f"{side}:", is_gray=True, blank="\n"), False))
     words = [word for word, special in rows if word.is_asked or not special]
     end = signed(float(norm.vmax or 0.0))
-    bars = [(f"{low}, \N{MINUS SIGN}{end}", bar, f"{end}{unit}, {high}")]
+    bars = [(f"{low}, \N{MINUS SIGN}{end}", bar, f"{end}{unit}, {high}")] if known else []
     later = f" Gray words{_LATER} are not read." * bool(getattr(result, "unread", ()))
     return result.headline, f"{says} The color of a word is {kind}.{later}", words, bars
 

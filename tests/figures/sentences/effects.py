@@ -327,6 +327,16 @@ def explain_changes(facts, said):
     return one | {"low": sizes[0], "high": sizes[-1]}
 
 
+@EXPLAIN.sentence("lowers it, <least>", f"<most> <unit:logits|nats>, raises {QUESTION}")
+def explain_colors(facts, said):
+    """The ends of the colors: the largest measured effect, or else contribution, of a word."""
+    ranked, causal, credit, _ = explained(facts)
+    numbers = mean_effect(causal, ranked) if causal else np.asarray(credit, float)
+    end = max(abs(numbers[n]) for n in ranked)
+    one = question(facts) | {"least": -end, "most": end, "unit": unit_of(facts)}
+    return {name: one[name] for name in said}
+
+
 def unit_of(facts):
     return "nats" if facts.number == "log-probability" else "logits"
 
