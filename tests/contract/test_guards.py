@@ -66,6 +66,7 @@ NAMED = {
     ("steps", "word"): "place",
     ("plot.steps", "word"): "place",
     ("plot.attention_vector", "word"): "place",
+    ("plot.text", "query"): "place",
     # Methods of results have no such guard yet.
     ("AgreementReport.largest_difference", "stage"): None,
     ("AgreementReport.summary", "short"): None,
@@ -75,7 +76,8 @@ NAMED = {
 # What has no kind: objects, whose guards are tests of their own.
 OBJECTS = {
     "result", "model", "models", "weights", "tokens", "keys", "rows", "columns", "overview",
-    "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "cbar_ax", "agreement", "figure",
+    "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "measured", "cbar_ax", "agreement",
+    "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",
     "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder",
     "name_or_path_or_model", "figsize",
