@@ -328,7 +328,7 @@ def explain_changes(facts, said):
 
 
 @EXPLAIN.sentence("lowers it, <least>", f"<most> <unit:logits|nats>, raises {QUESTION}")
-def explain_colors(facts, said):
+def explain_ends_of_colors(facts, said):
     """The ends of the colors: the largest measured effect, or else contribution, of a word."""
     ranked, causal, credit, _ = explained(facts)
     numbers = mean_effect(causal, ranked) if causal else np.asarray(credit, float)
