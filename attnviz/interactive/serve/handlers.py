@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +21,7 @@ from attnviz.errors import AttnvizWarning, InputError, expect_words
 from attnviz.inputs.batch import encode
 from attnviz.interactive.page import describe_explanation, view
 from attnviz.pipeline.attend import Model, attend
-from attnviz.results.base import described
+from attnviz.results.base import described, finite
 from attnviz.results.text import raised
 from attnviz.runtime.progress import part, track
 
@@ -174,7 +173,7 @@ def _threads(result: SensesResult) -> dict[str, Any]:
     own = torch.tensor([[one["sense"]] for one in occurrences]).expand(*result.right.shape, 1)
     nearest = result.cosines.nan_to_num(-2).scatter(-1, own, -3).argmax(-1)
     numbers = {"heights": result.heights, "right": result.right[-1], "nearest": nearest}
-    shown |= {name: _known(some.tolist()) for name, some in numbers.items()}
+    shown |= {name: finite(some.tolist(), 5) for name, some in numbers.items()}
     shown["scores"] = [described(score, "accuracy low high") for score in result.scores]
     return {"threads": {**shown, "told": sorted(result.sample(_MAX_TOLD))}}
 
@@ -189,23 +188,16 @@ def _bricks(result: ShiftResult) -> dict[str, Any]:
             "kind": "special" if special else "explained" if n == result.at else "other",
             "is_source": n in result.sources,
             "is_unread": n in result.unread,
-            "adds": _known(adds[n]),
-            "takes": _known(takes[n]),
+            "adds": finite(adds[n], 5),
+            "takes": finite(takes[n], 5),
         }
         for n, (text, special) in enumerate(zip(result.words, result.special, strict=True))
     ]
     shown = described(result, "headline details notes without regions sign credited changing")
     shown |= {"claimed": result.strongest, "changed": next(iter(result.changed), None)}
-    rails = None if result.rails is None else _known(result.rails.tolist())
-    shown |= {"place": _known(result.place.tolist()), "rails": rails, "words": words}
+    rails = None if result.rails is None else finite(result.rails.tolist(), 5)
+    shown |= {"place": finite(result.place.tolist(), 5), "rails": rails, "words": words}
     return {"moved": {**shown, "gap": abs(result.share(result.decomposition.total))}}
-
-
-def _known(numbers: Any) -> Any:
-    """Return a number, or lists of them, for JSON: None for NaN."""
-    if isinstance(numbers, list):
-        return [_known(number) for number in numbers]
-    return None if math.isnan(numbers) else round(numbers, 5)
 
 
 def _figure(compute: Callable[[], Any], more: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
