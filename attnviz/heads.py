@@ -636,7 +636,7 @@ def family_keys(maps: Maps) -> list[Tensor]:
 
 
 def where_heads_look(maps: Maps) -> list[tuple[str, float]] | None:
-    """Return the family of each head, or other words, with its mean weight; None of no text."""
+    """Return the family of each head, or other words, with its mean weight; None without text."""
     words, _ = maps.is_word
     weights = maps.shares.flatten(0, 1).float()
     families = head_families(maps)

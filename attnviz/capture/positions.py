@@ -216,8 +216,7 @@ def _is_short(batch: Batch, chosen: Sequence[Changed]) -> bool:
     """Whether the rows of inputs with changed positions go on to the last attention."""
     length = max((len(axes[0]) for axes in batch.axes.values()), default=0)
     positions = sum(1 + len(one.rows) for one in chosen) * length
-    texts = {one.number for one in chosen}
-    return len(texts) <= _TEXTS and positions <= _CODED * len(chosen)
+    return len({one.number for one in chosen}) <= _TEXTS and positions <= _CODED * len(chosen)
 
 
 def rows_of(batch: Batch, kinds: Collection[str]) -> Rows | None:

@@ -168,7 +168,7 @@ class Names:
     def fit(cls, grid: Grid, ruler: Ruler, place: tuple[float, float]) -> Names:
         """Choose the first form in which the words fit between the edges of a place.
 
-        A word stands above its column; or in one line of all, with a hair line to it; or upright.
+        Words stand above their columns, or in one line with hair lines to them, or upright.
         """
         sentence, columns = grid.columns, grid.places
         widths, (left, right) = sentence.widths(ruler), place

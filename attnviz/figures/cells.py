@@ -33,7 +33,7 @@ from attnviz.errors import InputError, did_you_mean
 from attnviz.figures import style
 from attnviz.figures.claims import is_logarithmic
 from attnviz.figures.layout import Page, Place, Ruler, line_height
-from attnviz.figures.style import SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, theme
+from attnviz.figures.style import MM, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, theme
 from attnviz.formula.attention import HIDDEN
 from attnviz.heads import Maps
 from attnviz.results import AxisGeometry, Landmark
@@ -42,6 +42,7 @@ from attnviz.results.text import literal, with_minus
 Edges: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]  # of rows and of columns
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 _PAD = 0.06  # inches between a label and its axis
+SCALE = 14 * MM, 1.8 * MM  # the width and the height of a color scale below a text
 BELOW_EVEN = 3  # a logarithmic scale begins at this part of even weights
 
 
@@ -332,6 +333,23 @@ def frame(
     """Draw a frame around some cells, by default in the color of the claim."""
     look: dict[str, Any] = {"edgecolor": color or theme().claim, "linewidth": linewidth}
     return ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
+
+
+def draw_scale(
+    page: Page,
+    ax: Axes,
+    bar: ScalarMappable,
+    start: float,
+    top: float,
+    names: Iterable[tuple[float, str]],
+    **look: Any,
+) -> None:
+    """Draw a color scale below a text, and beside it names where they begin, in inches."""
+    box = start, start + SCALE[0], top + SCALE[1], top
+    ax.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
+    frame(ax, (start, top), SCALE, theme().faint, 0.3)
+    for left, name in names:
+        page.label(ax, left, top + SCALE[1] / 2, name, color=theme().muted, **look)
 
 
 def outline(ax: Axes, cells: Tensor, edges: Edges) -> None:

@@ -475,7 +475,7 @@ class GivenAttention(AttentionRecord):
 
 
 def row_shares(weights: Tensor) -> Tensor:
-    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in one of zeros."""
+    """Return the share of each signed weight in the sizes of its row, (…, n); 0 in rows of 0."""
     sizes = weights.abs()
     return sizes / sizes.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
 

@@ -20,14 +20,14 @@ from attnviz.analyses.maps.result import AttentionMap
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import InputError, refuse_given
 from attnviz.figures import claims, figure, style
-from attnviz.figures.cells import WeightScale, frame, signed_norm
+from attnviz.figures.cells import SCALE, WeightScale, draw_scale, frame, signed_norm
 from attnviz.figures.layout import CaptionLength, Page, face, new_page
 from attnviz.figures.style import CAPTION_GAP, GAP, MM, SMALL_SIZE, WIDE, theme
 from attnviz.results import Provenance
 from attnviz.results.axis import is_word, locate
 from attnviz.results.text import literal, signed, source_and_notes
 
-_SIZE, _LINE, _KEY = 8.0, 14.5 / 72, 14 * MM  # points; inches of a line and of a scale
+_SIZE, _LINE = 8.0, 14.5 / 72  # points; inches of a line
 _PAD, _APART = 0.3 * MM, 1.0 * MM  # around a word on its color, and beside one in a box
 _READABLE = 4.5  # the least contrast of a word and its color (WCAG 2)
 _LATER = " come later: they"
@@ -312,20 +312,16 @@ def _readable(word: _Word) -> str:
 
 def draw_bars(page: Page, bars: Iterable[_Bar], top: float) -> float:
     """Draw what the colors are, below each other where they do not fit; return the lower edge."""
-    points, x, tall = SMALL_SIZE - 0.5 * (page.width <= WIDE), page.left, 1.8 * MM
-    look = {"fontsize": points, "color": theme().muted}
+    points, x, (key, tall) = SMALL_SIZE - 0.5 * (page.width <= WIDE), page.left, SCALE
     for low, bar, high in bars:
         start = page.ruler.width(low, points) + MM
-        high = page.ruler.clip(high, page.room - start - _KEY - MM, points)
-        wide = start + _KEY + MM + page.ruler.width(high, points)
+        high = page.ruler.clip(high, page.room - start - key - MM, points)
+        wide = start + key + MM + page.ruler.width(high, points)
         if x > page.left and x + wide > page.right:
             x, top = page.left, top + 3.4 * MM
         canvas, start = page.canvas(x, top, wide, tall), x + start
-        box = start, start + _KEY, top + tall, top
-        canvas.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
+        names = (x, low), (start + key + MM, high)
+        draw_scale(page, canvas, bar, start, top, names, fontsize=points)
         canvas.set(xlim=(x, x + wide))
-        frame(canvas, (start, top), (_KEY, tall), theme().faint, 0.3)
-        for left, name in ((x, low), (start + _KEY + MM, high)):
-            page.label(canvas, left, top + tall / 2, name, **look)
         x += wide + 4 * MM
     return top + tall

@@ -43,7 +43,6 @@ _LONGEST = 0.3  # share of the width for the labels of rows at most
 _LARGEST_CELL = 0.46  # inches of a cell beside others
 _READABLE = 0.13  # inches of a row with room for its label
 _SHARES = 0.55, 0.6, 0.64  # of the width, for a map with an overview beside it
-_SCALE = 14 * MM  # the width of a color scale below a sentence
 _ARROW = np.array(
     [(-1, 0.1), (0.3, 0.1), (0.3, 0.45), (1, 0), (0.3, -0.45), (0.3, -0.1), (-1, -0.1), (-1, 0.1)]
 )
@@ -696,19 +695,14 @@ def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right:
     ]
     names = [name.replace(" of ", " on ") for name in names]
     begin = page.ruler.width(least, points) + 0.8 * MM
-    wide = [begin + _SCALE + MM + page.ruler.width(name, points) for name in names]
+    wide = [begin + cells.SCALE[0] + MM + page.ruler.width(name, points) for name in names]
     x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
-    canvas = page.canvas(page.left, top, right - page.left, 1.8 * MM)
-    text: dict[str, Any] = {"fontsize": points, "color": theme().muted, "va": "center"}
+    canvas = page.canvas(page.left, top, right - page.left, cells.SCALE[1])
     for name, room, (_, bar) in zip(names, wide, bars, strict=True):
-        middle, start, end = top + 0.9 * MM, x + begin, x + begin + _SCALE
-        box = start, end, top + 1.8 * MM, top
-        canvas.text(x, middle, least, **text)
-        canvas.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
-        frame(canvas, (start, top), (_SCALE, 1.8 * MM), theme().faint, 0.3)
-        canvas.text(end + MM, middle, name, **text)
+        ends = (x, least), (x + begin + cells.SCALE[0] + MM, name)
+        cells.draw_scale(page, canvas, bar, x + begin, top, ends, fontsize=points, va="center")
         x += room + 4 * MM
-    return top + 1.8 * MM + GAP / 2
+    return top + cells.SCALE[1] + GAP / 2
 
 
 def _name_cell(ax: Axes, drawn: AttentionMap, scale: WeightScale, cell: tuple[int, int]) -> None:

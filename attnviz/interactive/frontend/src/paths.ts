@@ -76,7 +76,7 @@ export function word(text: string, x: number, y: number, size: number, name = ""
   return svg("text", { class: name, x, y: y + 0.36 * size, "font-size": size, "text-anchor": anchor }, text);
 }
 
-/** Name the layers below their states: as many as fit, and always `claimed`; `below` are further lines of each state. */
+/** Label the layers on the axis: as many as fit, and always `claimed`. `below` holds more lines for each state. */
 export function layers(xs: number[], top: number, size: number, claimed: number | null = null, below: string[][] = []): SVGElement[] {
   const last = xs.length - 1;
   const lines = (n: number) => [stateName(n, last, false), ...below.map((row) => row[n])];
@@ -119,7 +119,7 @@ export function pointAt(node: Element, choose: (event: PointerEvent) => void, le
   for (const event of ["pointerenter", "pointerdown", "pointermove"]) node.addEventListener(event, (event) => choose(event as PointerEvent));
   node.addEventListener("pointerleave", (event) => (event as PointerEvent).pointerType !== "touch" && leave());
 }
-/** Let arrow keys walk the nodes, of which Tab reaches one; `choose` is told which is pointed at or has the focus. */
+/** Move between the nodes with the arrow keys; Tab stops at one of them. Calls `choose` with the node that has the focus, or null. */
 export function walk(nodes: (HTMLElement | SVGElement)[], choose: (at: number | null) => void, across: (step: number) => void = () => undefined): void {
   nodes.forEach((node, n) => {
     node.setAttribute("tabindex", n ? "-1" : "0");
