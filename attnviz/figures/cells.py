@@ -593,7 +593,7 @@ def draw_effects(
     dots = [] if estimated is None else [grid.place(*n) for n in estimated.nonzero().tolist()]
     if dots:
         ax.plot(*np.array(dots).T + 0.5, ".", color=theme().muted, markersize=1.5, clip_on=False)
-    key = f"red: {raises} (at most {scale.vmax:.2g} {unit})"
+    key = f"orange: {raises} (at most {scale.vmax:.2g} {unit})"
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
     key += "; dots: estimated from the gradient" if dots else ""
     bottom = top + down * grid.rows + style.AXIS_ROOM

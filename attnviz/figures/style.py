@@ -76,9 +76,8 @@ _SIZE = re.compile(r"size$|width$|\.pad$").search  # of the names of what `style
 class Theme:
     """The colors of figures on one background.
 
-    Colormaps of weights begin with the background; that of signed numbers has it at 0. Those of
-    weights and numbers are perceptually uniform, also in gray and with every kind of color vision
-    (devon and vik, or oslo and berlin; Crameri 2018, doi:10.5281/zenodo.1243862).
+    Colormaps of weights begin with the background and are perceptually uniform, also in gray and
+    with every kind of color vision (devon or oslo; Crameri 2018, doi:10.5281/zenodo.1243862).
     """
 
     ground: str  # the background
@@ -96,7 +95,12 @@ class Theme:
     roles: Mapping[str, str]  # of heads, in every figure and page
     weights: Colormap
     neutral: Colormap  # of weights that say little about the text
-    values: Colormap  # of signed numbers
+
+    @property
+    def values(self) -> Colormap:
+        """The colors of signed numbers: from the second side over the background to the first."""
+        ends = self.sides[1], self.ground, self.sides[0]
+        return LinearSegmentedColormap.from_list("sides", ends)
 
     def readable_on(self, fill: ColorType) -> str:
         """Return the color of text on a fill: the background's or that of ink."""
@@ -133,10 +137,10 @@ def theme_on(ground: ColorType) -> ThemeName | None:
     return "dark" if _luminance(ground) < _DARK else "light"
 
 
-def _on_ground(colors: Colormap, ground: str, lowest: float) -> Colormap:
-    """Return light colors, brighter by what turns the darkest, at `lowest`, into the ground."""
+def _on_ground(colors: Colormap, ground: str) -> Colormap:
+    """Return colors, brighter by what turns the first, the darkest, into the ground."""
     table = colors(np.linspace(0, 1, colors.N))[:, :3]
-    light = ((table - colors(lowest)[:3]) / (1 - np.array(colors(lowest)[:3]))).clip(0)
+    light = ((table - table[0]) / (1 - table[0])).clip(0)
     base = np.array(to_rgba(ground)[:3])
     return ListedColormap(base + (1 - base) * light, f"{colors.name} on {ground}")
 
@@ -165,7 +169,7 @@ LIGHT = Theme(
         "itself": "#1a1a1a", "first": "#c8c8c8", "special": "#9a9a9a", "punctuation": "#8a6fb0",
         "retrieval": "#7a1f6a", "mover": "#c77fb0", "inhibition": "#6b5a52",
     },
-    neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]), values=cm.vik,
+    neutral=LinearSegmentedColormap.from_list("neutral", ["#ffffff", "#9a9a9a"]),
 )  # fmt: skip
 _NIGHT = "#14161a"
 DARK = Theme(
@@ -173,7 +177,7 @@ DARK = Theme(
     claim="#ff6f85", sides=("#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"),
     side_text=("#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"),
     side_pale=("#4a3420", "#26364f", "#1f4038", "#452a40"), alarm="#ff6b6b",
-    masked="#24272d", weights=_on_ground(cm.oslo, _NIGHT, 0.0),
+    masked="#24272d", weights=_on_ground(cm.oslo, _NIGHT),
     cycle=(
         "#8fa8e8", "#d99468", "#f0bd62", "#5cc4ab", "#b4b4b4", "#b9a2dd",
         "#7cc4ec", "#b0c25c", "#e5a8d2", "#b3a098", "#57a893",
@@ -184,7 +188,6 @@ DARK = Theme(
         "retrieval": "#c06bb0", "mover": "#e5a8d2", "inhibition": "#b3a098",
     },
     neutral=LinearSegmentedColormap.from_list("neutral, dark", [_NIGHT, "#9a9a9a"]),
-    values=_on_ground(cm.berlin, _NIGHT, 0.5),
 )  # fmt: skip
 ThemeName: TypeAlias = Literal["light", "dark"]
 _THEMES: dict[str, Theme] = {"light": LIGHT, "dark": DARK}
@@ -208,7 +211,7 @@ def text_scale() -> float:
 # Weights over an image: below even weights, even (white), and above. They are light in both themes,
 # because the image shades them.
 IMAGE_COLORS = LinearSegmentedColormap.from_list(
-    "over images", [(0.0, "#a4c6df"), (0.5, "#ffffff"), (0.72, "#f6ad65"), (1.0, "#c9183a")]
+    "over images", [(0.0, "#a4c6df"), (0.5, "#ffffff"), (1.0, LIGHT.sides[0])]
 )
 
 

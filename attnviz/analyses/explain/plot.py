@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
-from attnviz.analyses.explain.text import draw_bars, draw_words, of_words, side_colors
+from attnviz.analyses.explain.text import draw_bars, draw_words, of_words
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
 from attnviz.figures import figure
@@ -143,7 +143,7 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         drawn = [numbers[index] / largest for index in shown]
         best = shown.index(first) if (first := result.first(numbers)) in shown else -1
         for n, number in enumerate(drawn):
-            fill = side_colors()((1 + number) / 2)
+            fill = theme().values((1 + number) / 2)
             ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
             if cell >= _NUMBERED:
                 ax.text(

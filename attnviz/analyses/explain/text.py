@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize, to_rgb
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 
@@ -189,7 +189,7 @@ def of_words(result: ShiftResult | ExplainResult, measured: bool | None = None) 
     if result.sources and not known:
         raise InputError(f"It has no numbers for measured={bool(measured)}. Leave measured out.")
     norm = signed_norm(numbers[n] for n in known)
-    bar = ScalarMappable(norm, side_colors())
+    bar = ScalarMappable(norm, theme().values)
     words = [
         _Word(
             word, bar.cmap(norm(numbers[n])) if n in known else None, n in unread, n == asked,
@@ -235,12 +235,6 @@ def _find_blanks(words: Iterable[_Word], source: Provenance) -> None:
 
 
 # --- how it is drawn
-
-
-def side_colors() -> Colormap:
-    """Return the colors from the second side over the background to the first."""
-    ends = theme().sides[1], theme().ground, theme().sides[0]
-    return LinearSegmentedColormap.from_list("sides", ends)
 
 
 def _set(page: Page, words: Sequence[_Word]) -> None:

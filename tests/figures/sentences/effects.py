@@ -47,7 +47,7 @@ def ablate_vector(facts, said):
     return {"target": facts.targets[0], "lost": lost, "head": head}
 
 
-@ABLATE.sentence("red: the head raises it (at most <most> <unit:*>); blue: the head lowers it")
+@ABLATE.sentence("orange: the head raises it (at most <most> <unit:*>); blue: the head lowers it")
 def ablate_key(facts, said):
     _, lost = losses(facts)
     return {"most": np.abs(lost).max(), "unit": "nats"}
@@ -464,7 +464,7 @@ def first_heads(facts, count):
 
 
 @EXPLAIN.sentence(
-    "red: the head raises it (at most <most> <unit:logits|nats>); blue: the head lowers it"
+    "orange: the head raises it (at most <most> <unit:logits|nats>); blue: the head lowers it"
 )
 def explain_head_key(facts, said):
     best = np.where(np.isfinite(facts.heads.exact), facts.heads.exact, facts.heads.estimate)

@@ -1,7 +1,7 @@
 /** Colors: perceptually uniform maps (Crameri 2018, doi:10.5281/zenodo.1243862), and page themes. */
 
 // Every fifth of a map's 256 colors, with linear interpolation: within 1/255 of cmcrameri (tests/interactive).
-// "neutral" is that of attnviz.figures.style.
+// The gray ones and those of the sides are those of attnviz.figures.style.
 const STOPS = {
   devon_r: 
     "fffffffbfafef7f6fdf2f1fceeedfceae8fbe6e4fae2dff9dedbf8dad6f7d6d2f6d2cdf6cec9f5cac5f4c6c0f3" +
@@ -13,23 +13,15 @@ const STOPS = {
     "1a436c1c48731f4c7b22518326568b2a5b932f609b3465a33b6bab4371b24b77b9537dbe5b83c36388c66a8dc8" +
     "7091c97795c97d99ca839dca89a0ca8ea4c994a8c99aacc9a0afc9a7b4caadb8cbb4bdccbac2cec2c7d1c9cdd4" +
     "d1d3d9d8dadee0e1e4e8e9eaeff0f1f7f7f8ffffff",
-  vik: 
-    "001261011a6602226b022a7002317502397a03417f03498405518908598f106294196b9a2575a1337fa84289af" +
-    "5194b6619ebd71a8c480b2ca90bcd1a0c5d8b0cfdec0d8e4cfe0e8dee6e9e8e7e5eee3dceedbd0ecd1c3e8c8b5" +
-    "e4bea8dfb49adbaa8dd7a081d39774cf8e68cc855dc87c51c47445c06b3abc622fb65824af4c18a5400f9a3508" +
-    "8f2b068522067c1b067314066a0d07620607590008",
-  berlin: 
-    "9eb0ff93affa87adf47bacee6fa9e862a6e056a2d74b9bcd4194c1398bb43382a82f789c2b6f8f276683245d78" +
-    "20546c1d4b611a4256173a4b143240122a3611232c101c2311161b121214160e0d1b0b07210b03260d012c0e00" +
-    "330f00391100411201481502501803591c0763210c6e281379301b8439248e422e984c39a25544ac5e4fb6685a" +
-    "c07165ca7b71d5857ddf8f89ea9995f4a3a1ffadad",
   neutral: 
     "ffffff9a9a9a",
   neutral_dark: 
     "14161a9a9a9a",
+  sides: 
+    "3567adffffffd9720f",
+  sides_dark: 
+    "7fa9ee14161af0a04b",
 };
-// Of dark pages, as `_on_ground` of attnviz.figures.style: brighter than the ground by what turns the darkest color into it.
-const ON_GROUND: Partial<Record<MapName, number>> = { oslo: 0, berlin: 127 };
 const NIGHT = [0x14, 0x16, 0x1a];
 export type MapName = keyof typeof STOPS;
 
@@ -47,11 +39,10 @@ export function palette(name: MapName): Uint8Array {
     const [a, b] = [stops[3 * low + channel], stops[3 * low + 3 + channel]];
     return Math.round(a + (b - a) * (at - low));
   });
-  const darkest = ON_GROUND[name];
-  if (darkest !== undefined) {
-    const [low, light] = [table.slice(3 * darkest, 3 * darkest + 3), table.slice()];
-    light.forEach((value, n) => {
-      const [base, from] = [NIGHT[n % 3], low[n % 3]];
+  if (name === "oslo") {
+    // On dark pages, as `_on_ground` of attnviz.figures.style: brighter by what turns the darkest color into the ground.
+    table.slice().forEach((value, n) => {
+      const [base, from] = [NIGHT[n % 3], stops[n % 3]];
       table[n] = Math.round(base + (255 - base) * Math.max(0, (value - from) / (255 - from)));
     });
   }
@@ -83,9 +74,9 @@ export function index({ low, high, log }: Scale, value: number): number {
   return Math.round(255 * Math.min(1, Math.max(0, share)));
 }
 
-/** Return the color of a difference in lines and text: that of a large one in maps. */
-export function signedInk({ signed }: Theme, isNegative: boolean): string {
-  return color({ map: signed, low: -1, high: 1, log: false, label: "" }, isNegative ? -0.7 : 0.7);
+/** Return the color of a signed number in lines and text: that of its side. */
+export function signedInk({ sideText }: Theme, isNegative: boolean): string {
+  return sideText[isNegative ? 1 : 0];
 }
 
 export function color(scale: Scale, value: number): string {
@@ -149,13 +140,13 @@ const ROLES_ON_DARK: Record<Role, string> = {
 };
 export const LIGHT: Theme = {
   dark: false, ground: "#ffffff", ink: "#1a1a1a", muted: "#5c5c5c", faint: "#d5d5dd", claim: "#c4122f", query: "#d9720f", alarm: "#b00020",
-  weights: "devon_r", neutral: "neutral", signed: "vik", masked: [238, 238, 242, 255], lines: CYCLE, roles: ROLES,
+  weights: "devon_r", neutral: "neutral", signed: "sides", masked: [238, 238, 242, 255], lines: CYCLE, roles: ROLES,
   sides: ["#d9720f", "#3567ad", "#1f8a73", "#7a1f6a"], sideText: ["#a84e06", "#28528f", "#16695a", "#7a1f6a"],
   sidePale: ["#f6dcc1", "#cfdcee", "#cbe6df", "#ecd6e7"], gray: "#8f8f8f",
 };
 export const DARK: Theme = {
   dark: true, ground: "#14161a", ink: "#ececec", muted: "#a6a8ad", faint: "#3b3f47", claim: "#ff6f85", query: "#f0a04b", alarm: "#ff6b6b",
-  weights: "oslo", neutral: "neutral_dark", signed: "berlin", masked: [36, 39, 45, 255], lines: LIGHTER, roles: ROLES_ON_DARK,
+  weights: "oslo", neutral: "neutral_dark", signed: "sides_dark", masked: [36, 39, 45, 255], lines: LIGHTER, roles: ROLES_ON_DARK,
   sides: ["#f0a04b", "#7fa9ee", "#5cc4ab", "#e59ad2"], sideText: ["#f3ae66", "#94b7f2", "#74d0ba", "#eab0db"],
   sidePale: ["#4a3420", "#26364f", "#1f4038", "#452a40"], gray: "#85888f",
 };
