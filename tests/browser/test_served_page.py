@@ -177,6 +177,9 @@ def test_the_bricks_of_a_shift_sum_to_its_gap(page, served_bundled, model):
     shown = page(served_bundled)
     shown.get_by_role("tab", name="Shift").click()
     panel = asked(shown, 2)  # it shows its first sentence
+    expect(panel.get_by_label("Between two regions")).to_have_value("")  # it has no word yet
+    typed = "\n".join(f"{name}: {sentence}" for name, sentence in regions.items())
+    panel.get_by_label("Between two regions").fill(typed)
     panel.get_by_role("button", name="Show").click()
     expect(panel.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
     expect_proven(shown, panel)
@@ -216,7 +219,6 @@ def test_a_pair_of_texts_has_bricks_without_regions(page, served_bundled, model)
     shown.get_by_role("tab", name="Shift").click()
     panel = asked(shown, 2)
     panel.get_by_label("Sentence").fill(text)
-    panel.get_by_label("Between two regions").fill("")
     panel.get_by_role("button", name="Show").click()
     expect(panel.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
     expect(panel.locator(".label.alone")).to_have_text("with “mud”")

@@ -125,8 +125,8 @@ function pages(root: HTMLElement, { words, max_tokens, generating, max_generated
         text: { label: "Sentence", value: "We sat on the bank of the river.", hint: `{mud|cash} compares two sentences. ${most}` },
         word: { label: "Word", value: "bank", hint: "the#2 is the second “the”." },
         toward: {
-          label: "Between two regions", hint: "Sentences, one on each line after the name of its region.", optional: true, lines: 2,
-          value: "water: The boat drifted past the bank of the lake.\nmoney: She opened an account at the bank.",
+          label: "Between two regions", optional: true, lines: 2,
+          hint: "Sentences with the word, one on each line after the name of its region, as in “money: She opened an account at the bank.”",
         },
       },
     },
