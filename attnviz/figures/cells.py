@@ -312,7 +312,8 @@ def write_numbers(
         fill: Any = mesh.cmap(mesh.norm(value)) if value > HIDDEN else theme().ground
         place, color = (float(across[j]), float(down[i])), theme().readable_on(fill)
         number = say(value) if callable(say) else say[i][j]
-        look: dict[str, Any] = {"fontsize": points, "color": color, "ha": "center", "va": "center"}
+        look: dict[str, Any] = {"fontsize": points, "color": color}
+        look |= {"ha": "center", "va": "center_baseline"}
         ax.text(*place, number, **(look | normalize_kwargs(text, Text)))
 
 

@@ -237,12 +237,16 @@ class Page:
         color: str | None = None,
         weight: str = "normal",
         align: Literal["left", "center", "right"] = "left",
+        va: Literal["top", "center_baseline"] = "top",
         math: bool = False,
     ) -> float:
-        """Write lines, as formulas between dollar signs if `math`; return the lower edge."""
+        """Write lines, as formulas between dollar signs if `math`; return the lower edge.
+
+        va : whether `top` is the top of the first line or, as in a row of a table, its middle.
+        """
         for line in lines:
             look = {"color": color or theme().ink, "fontsize": points, **face(weight)}
-            look |= {"transform": self._from_corner, "ha": align, "va": "top"}
+            look |= {"transform": self._from_corner, "ha": align, "va": va}
             self.figure.text(left, top, line, parse_math=math, **look)
             top += line_height(points)
         return top

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure, SubFigure
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.figures import figure
 from attnviz.figures.cells import draw_effects
-from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.layout import CaptionLength, Page, new_page
 from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, theme
 from attnviz.results.text import signed, source
 
@@ -77,9 +77,10 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     limits = (float(least), float(most)) if least < most else (0.0, 1.0)
     ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=limits)
     for place, (name, value) in enumerate(zip(names, values.tolist(), strict=True)):
-        middle = top + (place + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
-        page.write(left + label - 0.05, middle, [name], align="right")
-        page.write(left + room, middle, [signed(value)], align="right", color=theme().muted)
+        middle = top + (place + 0.5) * _ROW
+        page.write(left + label - 0.05, middle, [name], align="right", va="center_baseline")
+        number, color = [signed(value)], theme().muted
+        page.write(left + room, middle, number, align="right", va="center_baseline", color=color)
     parts = [
         "moved, as a share of its length" if result.quantity == "vector" else f"{result.unit} lost"
     ]

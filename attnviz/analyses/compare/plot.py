@@ -181,7 +181,7 @@ def _draw_roles(
     drawn = ax.imshow(numbers, theme().weights, aspect="auto", vmin=0, vmax=numbers.max())
     cell = across / len(labels)
     fits = page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL_SIZE}
+    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": SMALL_SIZE}
     for (row, column), value in np.ndenumerate(numbers) if fits else ():
         color = theme().readable_on(to_hex(drawn.to_rgba(value)))  # type: ignore[arg-type]
         ax.text(column, row, f"{value:.0f}", color=color, **look)

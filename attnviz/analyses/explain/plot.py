@@ -148,12 +148,12 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
             if cell >= _NUMBERED:
                 ax.text(
                     n + 0.5, line + 0.5, signed(number),
-                    ha="center", va="center", color=theme().readable_on(fill),
+                    ha="center", va="center_baseline", color=theme().readable_on(fill),
                     fontsize=NUMBER_SIZE, weight="bold" if n == best else "normal",
                 )  # fmt: skip
-        middle = top + (line + 0.5) * _ROW - line_height(SMALL_SIZE) / 2
-        page.write(left - 0.05, middle, [name], align="right")
-        page.write(page.right, middle, [interval], align="right")
+        middle = top + (line + 0.5) * _ROW
+        page.write(left - 0.05, middle, [name], align="right", va="center_baseline")
+        page.write(page.right, middle, [interval], align="right", va="center_baseline")
     bottom = _write_words(page, result, shown, left, cell, top + _ROW * len(rows) + 0.02)
     counts = Counter(result.stacks[index] for index in shown if result.stacks)
     before = 0

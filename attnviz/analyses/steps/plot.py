@@ -397,21 +397,22 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     cells.Ticks(tuple(labels), middles, TEXT_SIZE, False, 0, indent, unknown=unknown).apply(ax, "y")
     ax.spines[:].set_visible(False)
     say = partial(_signed_number, cells.range_of(weights)) if result.signed else cells.decimals
-    look: dict[str, Any] = {"va": "center", "fontsize": SMALL_SIZE, "color": theme().muted}
+    look: dict[str, Any] = {"va": "center_baseline", "fontsize": SMALL_SIZE, "color": theme().muted}
     for middle, weight in zip(middles, weights.tolist(), strict=True):
         ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
     cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
     cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
-    middle = (_VECTOR_ROW - line_height(SMALL_SIZE)) / 2
+    beside: dict[str, Any] = {"va": "center_baseline", "color": theme().muted}
     for row, share in enumerate(shares.tolist()):
         percent = with_minus(f"{round(100 * share)}%")
-        page.write(at_shares, top + row * _VECTOR_ROW + middle, [percent], color=theme().muted)
+        page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **beside)
     top += high + 0.06
     cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     formula = [as_math("a = Σ_j α_j v_j")]
-    page.write(at_products - 0.06, top + middle, formula, align="right", math=True)
-    page.write(at_shares, top + middle, ["100%"], color=theme().muted)
+    middle = top + _VECTOR_ROW / 2
+    page.write(at_products - 0.06, middle, formula, align="right", va="center_baseline", math=True)
+    page.write(at_shares, middle, ["100%"], **beside)
     return top + _VECTOR_ROW
 
 

@@ -172,8 +172,8 @@ def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], to
         ax.plot([low, high], [y, y], color=theme().ink, linewidth=0.8)
         ax.plot([even, even], [y - 0.42, y + 0.42], color=theme().ink, linewidth=1.0)
         end = np.nanmax([mean[n], high, even]) + 0.015
-        ax.text(end, y, f"{mean[n]:.0%}", fontsize=SMALL_SIZE, va="center")
-        page.write(left, top + _BAR * (y + 0.5) - line_height(SMALL_SIZE) / 2, [labels[y]])
+        ax.text(end, y, f"{mean[n]:.0%}", fontsize=SMALL_SIZE, va="center_baseline")
+        page.write(left, top + _BAR * (y + 0.5), [labels[y]], va="center_baseline")
     ax.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5), yticks=[], xticks=[0, 0.5, 1])
     ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     ax.tick_params(labelsize=SMALL_SIZE)
@@ -206,9 +206,9 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
             color=theme().ink, markersize=5, markeredgewidth=0.6,
         )  # fmt: skip
         ax.plot([one.accuracy] * 2, [y - 0.5, y + 0.5], color=theme().muted, **dashed)
-        middle = top + _CONFIRMED * (y + 0.5) - line_height(SMALL_SIZE) / 2
-        page.write(page.left, middle, [labels[y]])
-        page.write(page.right, middle, [f"{one.accuracy_without:.0%}"], align="right")
+        middle, share = top + _CONFIRMED * (y + 0.5), f"{one.accuracy_without:.0%}"
+        page.write(page.left, middle, [labels[y]], va="center_baseline")
+        page.write(page.right, middle, [share], align="right", va="center_baseline")
     ax.set(xlim=(0, 1), ylim=(len(shown) - 0.5, -0.5), yticks=[], xticks=[0, 0.5, 1])
     ax.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     ax.tick_params(labelsize=SMALL_SIZE)
