@@ -1,14 +1,13 @@
 """A worked example, checked cell by cell
 
 A lesson computes one head for “{sentence}”. Every stage is recomputed, once from the inputs and
-once from the stages that the lesson prints before it. A red frame marks a cell in which an error
-begins, a gray one a cell that inherits an error, a yellow one a cell that follows within rounding.
-The queries are correct. The keys are not, in {keys} of {rows} rows, nor are the values in {values},
-and every later stage inherits the error: {follow_from_inputs} of {decidable} printed cells follow
-from the inputs. From the printed stages before them {follow_from_printed} of {links} follow,
-{rounded} of these only within rounding: each softmax and each sum is correct for its inputs, and
-{slip} are additional slips. A smaller example, “{small_title}”, is correct: {small_right} of its
-{small_printed} cells follow.
+once from the stages that the lesson prints before it. A red frame marks a printed cell in which an
+error begins, a gray one a cell that inherits an error. The queries are correct. The keys are not,
+in {keys} of {rows} rows, nor are the values in {values}, and every later stage inherits the error:
+{follow_from_inputs} of {decidable} printed cells follow from the inputs. From the printed stages
+before them {follow_from_printed} of {links} follow, {rounded} of these only within rounding: each
+softmax and each sum is correct for its inputs, and {slip} are additional slips. A smaller example,
+“{small_title}”, is correct: {small_right} of its {small_printed} cells follow.
 """
 
 import attnviz

@@ -24,6 +24,7 @@ OWN = {
     "mask": "causal",
     "printed": {"weights": [[1, 0, 0], [0.43, 0.57, 0], [0.33, 0.38, 0.29]]},
 }
+WRONG_SCORES = "2 wrong, 13 inherit errors"
 NAMES = ["cat", "likes", "phones", "own"]
 
 
@@ -72,15 +73,14 @@ def test_frames_have_the_color_of_the_state_of_their_cell(worked):
         follows, linked = stage.from_inputs_follows, stage.from_printed_follows
         if follows is None:
             continue
-        explained = follows if linked is None else linked | follows
-        cells["does not follow"] += int((~explained).sum())
-        cells["inherited"] += int((explained & ~follows).sum())
+        nearest = follows if linked is None else linked
+        cells["does not follow"] += int((~nearest).sum())
         if linked is not None:
-            cells["does not follow"] += int((~linked).sum())
-            cells["within rounding"] += int((linked & ~stage.from_printed_exactly).sum())
+            cells["inherited"] += int((linked & ~follows).sum())
+            cells["within rounding"] += int((linked & follows & ~stage.from_printed_exactly).sum())
     for state, name, color in (
-        ("does not follow", "an error begins here", LIGHT.claim),
-        ("inherited", "inherited", LIGHT.gray),
+        ("does not follow", "wrong: an error begins here", LIGHT.claim),
+        ("inherited", "inherits an error", LIGHT.gray),
         ("within rounding", "within rounding", LIGHT.cycle[2]),
     ):
         assert len(framed(figure, color)) == cells[state]
@@ -105,15 +105,26 @@ def test_stages_stand_in_order_with_formula_shape_and_counts():
     titles += ["6 Weights W", "7 Attention vectors A", "8 All heads, side by side"]
     assert [text for text in texts if text in titles] == titles
     assert "QKᵀ / √2" in texts
-    assert texts[0] == "60 of 72 printed numbers do not follow: errors begin in K, V and scores"
-    assert "14 of 16 follow from printed Q and K" in texts
-    assert "8 of 8 follow from printed V and weights, 4 within rounding" in " ".join(texts)
-    assert "1 of 8 follow from the inputs" in texts
+    title = "7 of 8 keys, 6 of 8 values and 2 of 16 scores are wrong; 45 more inherit the errors"
+    assert " ".join(texts[:2]).startswith(title)
+    assert [text for text in texts if "wrong" in text][2:] == ["7 wrong", "6 wrong", WRONG_SCORES]
+    assert texts.count("all follow") == 1
+    assert "from printed V and weights" in texts
     assert "matrices of the second head are not given" in " ".join(texts)
     caption = " ".join(texts[-2:])
     assert "12 of 72 printed cells follow from the inputs" in caption
     assert "Slips: K, V, scores." in caption
     assert "Own code in float64, no model." in caption
+
+
+def test_printed_and_computed_cells_are_in_one_row():
+    figure = attnviz.plot.example("likes", width=120)
+    figure.draw_without_rendering()
+    boxes = [ax.get_position() for ax in figure.axes]
+    assert len({(round(box.y0, 6), round(box.y1, 6), round(box.width, 6)) for box in boxes}) == 1
+    texts = [text.get_text() for text in figure.texts]
+    assert texts[0] == "None of the 9 printed weights follows from the scores"
+    assert [text for text in texts if text in ("printed", "computed")] == ["printed", "computed"]
 
 
 def test_unchecked_cells_have_a_number_and_no_color():

@@ -7,20 +7,24 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
+from numpy.typing import NDArray
 
 from attnviz.analyses.example.compute import example as replay
-from attnviz.analyses.example.result import STATES, ExampleResult, Matrix
+from attnviz.analyses.example.result import STATES, ExampleResult, Matrix, ReplayedStage
 from attnviz.figures import figure
 from attnviz.figures.cells import draw_cells, frame, write_numbers
-from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
+from attnviz.figures.layout import CaptionLength, Page, Place, line_height, new_page
 from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, WIDE, theme
 from attnviz.results.text import literal, with_minus
 
 DIFFERS, INHERITED, ROUNDED, EXACT = STATES
+_NAMES = {DIFFERS: "wrong: an error begins here", INHERITED: "inherits an error"}
 # Inches, unless said otherwise.
-_BELOW, _GAP = 0.1, 0.1  # below a stage, and between its matrices
-_CELL, _ROW = 0.38, 0.16  # a cell's width at most, and its height
-_LABEL = 0.45  # width of the labels of rows
+_BELOW, _GAP = 0.1, 0.1  # below a stage, and between what the frames mean
+_CELL, _LEAST, _ROW = 0.38, 0.3, 0.16  # a cell's width at most and at least, and its height
+_LABEL, _APART = 0.5, 0.3  # labels of rows, and between matrices
+_TEXT = 1.5  # width of the text beside the matrices of a stage
+_FRAMED = {DIFFERS: "wrong", INHERITED: "inherit errors", ROUNDED: ROUNDED}
 _LINES = {DIFFERS: 1.3, INHERITED: 0.5, ROUNDED: 0.8}  # points
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
@@ -33,10 +37,10 @@ def example(
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw a worked example: the inputs, then each printed stage beside our numbers.
+    """Draw a worked example: the inputs, then each printed stage beside the computed numbers.
 
-    A frame marks each cell in which an error begins, each that inherits one from a printed stage
-    before, and each that follows only within rounding.
+    A frame marks each printed cell in which an error begins, each that inherits one from a printed
+    stage before, and each that follows only within rounding.
 
     Parameters
     ----------
@@ -59,10 +63,16 @@ def example(
         top = page.heading(worked.finding())
         top = page.subheading(top, literal(worked.title, 120))
         top = _draw_legend(page, top, worked) + _BELOW
-        top = _draw_row(page, [one.matrix(f"{one.key}, given") for one in worked.given], top)
-        for number, stage in enumerate(worked.stages, start=1):
-            texts = [f"{number} {stage.title}", stage.formula, *stage.notes]
-            top = _draw_row(page, [texts, *stage.matrices()], top)
+        stages = [(stage, stage.matrices()) for stage in worked.stages]
+        given = [one.matrix(f"{one.key}, given") for one in worked.given]
+        if len(stages) == 1 and all(one.rows == stages[0][0].rows for one in given):
+            stages[0][1][:0], given = given, []
+        left = page.left + _TEXT * (page.width >= WIDE) + _LABEL
+        slots = _slots([of for _, of in stages], page.right - left)
+        if given:
+            top = _draw_given(page, given, slots[1], top)
+        for number, (stage, of) in enumerate(stages, start=1):
+            top = _draw_stage(page, f"{number} {stage.title}", stage, of, (left, top), slots)
         parts = (
             worked.conclusion(),
             "own code in float64, no model",
@@ -81,18 +91,16 @@ def _frames() -> dict[str, str]:
 
 def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     """Draw what the frames mean, if anything is printed; return the lower edge."""
-    matrices = [matrix for stage in worked.stages for matrix in stage.matrices()]
-    shown = {state for one in matrices if one.states is not None for state in one.states.flat}
-    names = {DIFFERS: "an error begins here"}
+    states = [stage.states for stage in worked.stages if stage.states is not None]
+    if not states:
+        return top
     legend = [
-        (f"□ {names.get(state, state)}", color)
+        (f"□ {_NAMES.get(state, state)}", color)
         for state, color in _frames().items()
-        if state in shown
+        if any(state in of for of in states)
     ]
-    if shown:
-        legend.append((f"no frame: {EXACT}", theme().muted))
     left, below = page.left, top
-    for text, color in legend:
+    for text, color in [*legend, (f"no frame: {EXACT}", theme().muted)]:
         wide = page.ruler.width(text, SMALL_SIZE)
         if left + wide > page.right:
             left, top = page.left, below
@@ -101,55 +109,96 @@ def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
     return below
 
 
-def _draw_row(page: Page, row: Sequence[Matrix | list[str]], top: float) -> float:
-    """Draw the texts and the matrices of a stage beside each other; return the lower edge."""
-    slots = 4 if page.width >= WIDE else 2
-    width = (page.room + _GAP) / slots - _GAP
-    for start in range(0, len(row), slots):
-        items = row[start : start + slots]
-        headings = [
-            page.ruler.wrap(item.heading, width, SMALL_SIZE) if isinstance(item, Matrix) else []
-            for item in items
-        ]
-        below = top + (max(map(len, headings)) + 1) * line_height(SMALL_SIZE) + 0.02
-        edges = []
-        for place, (item, heading) in enumerate(zip(items, headings, strict=True)):
-            left = page.left + place * (width + _GAP)
-            if isinstance(item, Matrix):
-                is_shown = item.worst in (DIFFERS, ROUNDED)
-                color = _frames()[item.worst] if is_shown else theme().muted
-                page.write(left, top, heading, color=color)
-                edges.append(_draw_matrix(page, item, left, below, width))
-            else:
-                edge = page.subtitle(left, top, literal(item[0], 120), width)
-                for text in item[1:]:
-                    edge = page.paragraph(left, edge + 0.02, literal(text, 400), width)
-                edges.append(edge)
-        top = max(edges) + _BELOW
-    return top
+def _slots(rows: Sequence[Sequence[Matrix]], room: float) -> tuple[int, float, float]:
+    """Return how many matrices stand beside each other, the width of a cell, and of a place."""
+    columns = max(len(one.columns) for row in rows for one in row)
+    most = max(map(len, rows))
+    counts = range(most, 0, -1)
+    cells = [((room + _APART) / count - _APART) / columns for count in counts]
+    fits = (n for n, cell in zip(counts, cells, strict=True) if cell >= _LEAST)
+    count = next(fits, 1)
+    cell = min(_CELL, cells[most - count])
+    return count, cell, columns * cell + _APART
 
 
-def _draw_matrix(page: Page, matrix: Matrix, left: float, top: float, width: float) -> float:
-    """Draw cells with numbers and labels; frame those that do not follow; return the lower edge."""
+def _draw_given(page: Page, row: Sequence[Matrix], cell: float, top: float) -> float:
+    """Draw matrices beside each other, as many as fit on a line; return the lower edge."""
+    left, below = page.left, top
+    for matrix in row:
+        size = min(cell, (page.room - _LABEL) / len(matrix.columns))
+        across = _LABEL + size * len(matrix.columns)
+        if left > page.left and left + across > page.right:
+            left, top = page.left, below
+        heading = page.write(left + _LABEL, top, [matrix.source])
+        end = _draw_matrix(page, matrix, (left + _LABEL, heading), size)
+        left, below = left + across + _APART, max(below, end + _BELOW)
+    return below
+
+
+def _draw_stage(
+    page: Page,
+    title: str,
+    stage: ReplayedStage,
+    row: Sequence[Matrix],
+    place: Place,
+    slots: tuple[int, float, float],
+) -> float:
+    """Draw the text of a stage and its matrices, one place for each source; return the end."""
+    (left, top), (count, cell, apart) = place, slots
+    room = _TEXT - _GAP if page.width >= WIDE else page.room
+    edge = page.subtitle(page.left, top, literal(title, 120), room)
+    for text in (stage.formula, *stage.notes):
+        edge = page.paragraph(page.left, edge + 0.02, literal(text, 400), room)
+    line, below = (top, edge) if page.width >= WIDE else (edge + 0.04, edge)
+    first = max(0, count - len(row)) if stage.printed is None else 0
+    for n, matrix in enumerate(row, start=first):
+        line = below + _BELOW if n >= count else line
+        x, states = left + min(n, count - 1) * apart, None
+        name, _, source = matrix.source.partition("from ")
+        heading = name or "computed", page.ruler.clip(f"from {source}", apart, SMALL_SIZE)
+        color = theme().muted
+        if matrix.source == "printed" and (states := stage.states) is not None:
+            counts = {state: np.count_nonzero(states == state) for state in _FRAMED}
+            said = [f"{counts[state]} {_FRAMED[state]}" for state in _FRAMED if counts[state]]
+            heading = name, ", ".join(said) or "all follow"
+            color = theme().claim if counts[DIFFERS] else theme().muted
+        top = page.write(x, line, heading[:1])
+        top = page.write(x, top, heading[1:] if source or states is not None else [""], color=color)
+        is_first = n in (first, *range(count, n + 1))
+        below = max(below, _draw_matrix(page, matrix, (x, top), cell, states, labels=is_first))
+    return below + _BELOW
+
+
+def _draw_matrix(
+    page: Page,
+    matrix: Matrix,
+    place: Place,
+    cell: float,
+    states: NDArray[np.str_] | None = None,
+    *,
+    labels: bool = True,
+) -> float:
+    """Draw cells with numbers; frame those with a state; return the lower edge."""
     m, n = matrix.values.shape
-    cell = min(_CELL, (width - _LABEL) / len(matrix.columns))
-    ax = page.axes(left + _LABEL, top, n * cell, m * _ROW)
+    left, top = place[0], place[1] + line_height(SMALL_SIZE) + 0.02
+    ax = page.axes(left, top, n * cell, m * _ROW)
     low, high = np.nanmin(matrix.values), np.nanmax(matrix.values)
     norm = Normalize(low, low + max(high - low, 1e-12) / _DARKEST)
     mesh = draw_cells(ax, matrix.values, theme().weights, norm)
     texts = [[*map(with_minus, row)] for row in matrix.texts]
     longest = max((text for row in matrix.texts for text in row), key=len)
-    for size in (SMALL_SIZE, SMALLEST_SIZE):
-        if page.ruler.width(longest, size) <= cell - 0.02:
-            write_numbers(ax, mesh, matrix.values, texts, size)
-            labels = [page.ruler.clip(literal(x, 8), cell, size) for x in matrix.columns[:n]]
-            ax.set_xticks(np.arange(n) + 0.5, labels, fontsize=size, color=theme().muted)
-            break
-    labels = [page.ruler.clip(literal(x), _LABEL - 0.07, SMALL_SIZE) for x in matrix.rows]
-    ax.set_yticks(np.arange(m) + 0.5, labels, fontsize=SMALL_SIZE)
+    sizes = SMALL_SIZE, SMALLEST_SIZE
+    if fits := [size for size in sizes if page.ruler.width(longest, size) <= cell - 0.02]:
+        write_numbers(ax, mesh, matrix.values, texts, fits[0])
+        names = [literal(label, 12) for label in matrix.columns[:n]]
+        size = next((size for size in sizes if page.ruler.widest(names, size) <= cell), sizes[-1])
+        names = [page.ruler.clip(name, cell, size) for name in names]
+        ax.set_xticks(np.arange(n) + 0.5, names, fontsize=size, color=theme().muted)
+    rows = [page.ruler.clip(literal(x), _LABEL - 0.07, SMALL_SIZE) for x in matrix.rows]
+    ax.set_yticks(np.arange(m) + 0.5, rows if labels else [""] * m, fontsize=SMALL_SIZE)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=1.5)
-    for (i, j), state in np.ndenumerate(matrix.states) if matrix.states is not None else ():
+    for (i, j), state in np.ndenumerate(states) if states is not None else ():
         if color := _frames().get(state):
             frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), color, _LINES[state])
     return top + m * _ROW

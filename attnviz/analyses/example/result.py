@@ -114,6 +114,25 @@ class ReplayedStage(Savable):
         return self._follows(self.from_printed, self.slack_from_inputs)
 
     @property
+    def states(self) -> NDArray[np.str_] | None:
+        """The state of each printed cell, one of `STATES`, (m, n); None without any."""
+        exactly = self.from_inputs_follows
+        if exactly is None:
+            return None
+        follows, nearly = exactly, exactly
+        if self.from_printed_follows is not None and self.from_printed_exactly is not None:
+            follows, nearly = self.from_printed_follows, self.from_printed_exactly
+        cases = [~follows.numpy(), ~exactly.numpy(), ~nearly.numpy()]
+        return np.select(cases, STATES[:3], EXACT)
+
+    @property
+    def noun(self) -> str:
+        """The title in a sentence, without its symbol: "keys" of "Keys K"."""
+        words = self.title.split()
+        words = words[: -(len(words) > 1 and len(words[-1]) == 1) or None]
+        return " ".join([words[0].lower(), *words[1:]])
+
+    @property
     def untold(self) -> int:
         """The number of printed cells that cannot be checked."""
         checked = self.from_inputs.shape[1]
@@ -218,18 +237,22 @@ class ExampleResult(Result):
         return ", ".join(parts)
 
     def finding(self) -> str:
-        """Return as a title whether the printed numbers follow, and where errors begin."""
+        """Return as a title which printed numbers are wrong, and how many inherit that."""
         n = self.count()
-        checked = n["printed"] - n["untold"]
-        wrong = checked - n["from_inputs"]
-        if not checked:
+        if not (checked := n["printed"] - n["untold"]):
             return self.title
-        if not wrong:
+        if n["from_inputs"] == checked:
             return f"All {checked} printed numbers follow from the inputs"
-        text = f"{wrong} of {checked} printed numbers do not follow"
-        if len(self.stages) == 1:
-            return f"{text} from the inputs"
-        return f"{text}: errors begin in {joined(self.slips)}"
+        states = [(one.noun, one.states) for one in self.stages if one.states is not None]
+        begin = [(noun, np.count_nonzero(of == DIFFERS), of.size) for noun, of in states]
+        if len(states) == 1 and not n["from_inputs"]:
+            source = self.given[0].key if len(self.given) == 1 else "inputs"
+            return f"None of the {checked} printed {begin[0][0]} follows from the {source}"
+        wrong = [f"{count} of {size} {noun}" for noun, count, size in begin if count]
+        inherit = sum(np.count_nonzero(of == INHERITED) for _, of in states)
+        more = f"; {inherit} more inherit the errors" if inherit else ""
+        is_one = [count for _, count, _ in begin if count] == [1]
+        return f"{joined(wrong)} {'is' if is_one else 'are'} wrong{more}"
 
     def conclusion(self) -> str:
         """Return the summary, and the stages that have slips."""

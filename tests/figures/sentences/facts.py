@@ -90,7 +90,7 @@ LABELS = {
     "weight ÷ even weight", "of the range", "share", "right", "entering layer", "95% of shuffles",
     "contribution", "its contribution", "patching one head", "units of the hidden state",
     "main other direction →", "none", "■", "■ value", "■ routing", "no frame: follows exactly",
-    "□ an error begins here", "□ inherited", "□ within rounding", "printed",
+    "□ wrong: an error begins here", "□ inherits an error", "□ within rounding", "printed",
     "static", "output", "guess", "own side", "nearer to", "another", "undecided", "from here on",
     "here",
 }  # fmt: skip

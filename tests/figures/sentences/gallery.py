@@ -355,8 +355,8 @@ WORKED = caption(
     "fig07_worked_example",
     "Every stage is recomputed, once from the inputs and once from the stages that the lesson "
     "prints before it.",
-    "A red frame marks a cell in which an error begins, a gray one a cell that inherits an error, "
-    "a yellow one a cell that follows within rounding.",
+    "A red frame marks a printed cell in which an error begins, a gray one a cell that inherits an "
+    "error.",
 )
 
 

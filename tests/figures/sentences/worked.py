@@ -14,6 +14,10 @@ TITLES = {
     "scaled scores": "Scaled scores", "weights": "Weights W",
     "head output": "Attention vectors A", "concatenated": "All heads, side by side",
 }  # fmt: skip
+NOUNS = {
+    "Q": "queries", "K": "keys", "V": "values", "scores": "scores",
+    "scaled scores": "scaled scores", "weights": "weights", "head output": "attention vectors",
+}  # fmt: skip
 FORMULAS = {
     "Q": "Q = X W_q", "K": "K = X W_k", "V": "V = X W_v", "scores": "QKᵀ",
     "scaled scores": "QKᵀ / √2", "weights": "W = softmax({})", "head output": "A = W V",
@@ -39,6 +43,19 @@ class Stage:
             if linked is not None:
                 off = np.abs(linked - printed[:, : ours.shape[1]])
                 self.exactly, self.linked_follows = off <= half, off <= slack
+
+    @property
+    def begins(self):
+        """How many printed cells do not follow from the nearest printed stages, or the inputs."""
+        nearest = self.follows if self.linked_follows is None else self.linked_follows
+        return 0 if nearest is None else int((~nearest).sum())
+
+    @property
+    def inherits(self):
+        """How many printed cells follow only from printed stages before."""
+        if self.linked_follows is None:
+            return 0
+        return int((self.linked_follows & ~self.follows).sum())
 
     @property
     def untold(self):
@@ -163,22 +180,39 @@ def example_all(facts, said):
     return {"what": "All", "count": worked.cells("follows")}
 
 
-@EXAMPLE.sentence("<wrong> of <all> printed numbers do not follow from the inputs")
+@EXAMPLE.sentence("None of the <all> printed <name:*> follows from the <source:*>")
 def example_none(facts, said):
     worked = worked_out(facts)
-    assert len(worked.stages) == 1
-    count = worked.cells("follows")
-    return {"wrong": count - worked.count("follows"), "all": count}
+    (stage,) = worked.stages
+    assert not worked.count("follows")
+    (source,) = worked.given
+    return {"all": worked.cells("follows"), "name": stage.name, "source": source}
 
 
-@EXAMPLE.sentence(
-    "<wrong> of <all> printed numbers do not follow: errors begin in <others:*> and <last:*>"
-)
+@EXAMPLE.sentence("<wrong:*> and <last:*> are wrong; <inherit> more inherit the errors")
 def example_begins(facts, said):
     worked = worked_out(facts)
-    count, (*others, last) = worked.cells("follows"), worked.slips
-    one = {"wrong": count - worked.count("follows"), "all": count}
-    return one | {"others": ", ".join(others), "last": last}
+    *wrong, last = (
+        f"{begins} of {one.follows.size} {NOUNS[one.name]}"
+        for one in worked.stages
+        if (begins := one.begins)
+    )
+    return {"wrong": ", ".join(wrong), "last": last, "inherit": worked.count("inherits")}
+
+
+@EXAMPLE.sentence("all follow")
+def example_all_of_a_stage(facts, said):
+    assert any(one.follows is not None and one.follows.all() for one in worked_out(facts).stages)
+    return {}
+
+
+@EXAMPLE.sentence("[[<wrong> wrong]][[, ]][[<inherit> inherit errors]]")
+def example_states(facts, said):
+    return [
+        {"wrong": one.begins or None, "inherit": one.inherits or None}
+        for one in worked_out(facts).stages
+        if one.follows is not None and (one.begins or one.inherits)
+    ]
 
 
 @EXAMPLE.sentence("[[<mark:=|≈|≠> ]]<some> of <all> follow from <source:*>")
@@ -257,22 +291,26 @@ EXAMPLE.words(
     "nearest printed stages.",
     "A cell follows exactly if it differs from the printed one by at most half a unit of the last "
     "digit, and within rounding if the rounding of printed cells before it can explain the rest.",
-    "from the inputs", "from printed scores", "no frame: follows exactly",
+    "from the inputs", "no frame: follows exactly", "computed",
     "≈ within rounding, ≠ does not follow, no mark: follows exactly",
 )  # fmt: skip
 
 
-@EXAMPLE.sentence("□ <what:an error begins here|inherited|within rounding>")
+@EXAMPLE.sentence("from printed <sources:*>")
+def example_sources(facts, said):
+    return [{"sources": " and ".join(one.sources)} for one in worked_out(facts).stages]
+
+
+@EXAMPLE.sentence("□ <what:wrong: an error begins here|inherits an error|within rounding>")
 def example_frame(facts, said):
     worked = worked_out(facts)
-    rounded = worked.count("linked_follows") - worked.count("exactly")
-    begins = bool(worked.slips)
-    inherited = any(
-        one.linked_follows is not None and (~one.follows & one.linked_follows).any()
+    rounded = any(
+        one.exactly is not None and (one.follows & one.linked_follows & ~one.exactly).any()
         for one in worked.stages
     )
-    shown = {"an error begins here": begins, "inherited": inherited, "within rounding": rounded}
-    assert shown[said["what"]]
+    begins, inherits = worked.count("begins"), worked.count("inherits")
+    shown = {"wrong: an error begins here": begins, "inherits an error": inherits}
+    assert (shown | {"within rounding": rounded})[said["what"]]
     return {"what": said["what"]}
 
 
