@@ -269,8 +269,8 @@ def test_rows_that_are_no_shares_of_the_words_say_so(train):
         attnviz.plot.heatmap(replace(drawn, weights=weights), width=183).figure.texts[1].get_text()
         for weights in (drawn.weights, drawn.weights / 2)
     ]
-    assert said[0].endswith("splits 100% among the words above it.")
-    assert said[1].endswith("splits less than 100% among the words above it.")
+    assert said[0].endswith("splits 100% among the words along the top.")
+    assert said[1].endswith("splits less than 100% among the words along the top.")
     hidden = attnviz.plot.heatmap(train, layer=0, head=4, special="hide").figure.texts
     assert "special tokens, which are hidden" in " ".join(text.get_text() for text in hidden)
     plt.close("all")

@@ -470,11 +470,11 @@ def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> flo
         return top if title == where else page.subheading(top, where)
     says = [where, "The strongest links between words: a dashed box looks at a solid one"]
     if form == "sentence":
-        splits = "splits 100% among the words above it"
+        splits = "splits 100% among the words along the top"
         if drawn.special == "hide":
             splits += " and the special tokens, which are hidden"
         elif drawn.weights.sum(-1).min() < 0.99:
-            splits = "splits less than 100% among the words above it"
+            splits = splits.replace("100%", "less than 100%")
         says = [where, f"Each row is one word and {splits}", *filter(None, [finding.more])]
     return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
 

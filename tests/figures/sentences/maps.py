@@ -163,7 +163,7 @@ def map_mean_place(facts, said):
 
 
 @MAPS.sentence(
-    "Each row is one word and splits <how:100%|less than 100%> among the words above it"
+    "Each row is one word and splits <how:100%|less than 100%> among the words along the top"
     "[[ and the special tokens, which are <hidden:hidden>]]."
 )
 def map_rows(facts, said):
