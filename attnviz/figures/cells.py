@@ -76,6 +76,7 @@ _IN_PLACE = {
     "center": "Weights have no center. For two sides use norm=, such as TwoSlopeNorm.",
     "robust": "Set the end of the scale with vmax=.",
     "layers": "Use layer=, which takes several layers too.",
+    "figure": "heatmap draws into axes: give ax=, such as ax=figure.subplots().",
 }
 
 
@@ -105,13 +106,19 @@ class Look:
         for name, kind in _UNDERSTOOD.items():
             if not isinstance(self.mesh.get(name, kind()), kind):
                 raise InputError(f"{name} must be a {kind.__name__}, as in seaborn.heatmap.")
+        try:
+            format(0.5, fmt := self.mesh.get("fmt", ""))
+        except ValueError:
+            raise InputError(
+                f'fmt={fmt!r:.40} formats no weight. Write one such as ".2f" or ".0%".'
+            ) from None
         if not self.cells:
             return
         inspector = ArtistInspector(QuadMesh)
         short = itertools.chain.from_iterable(inspector.aliasd.values())
         known = [*inspect.signature(Axes.pcolormesh).parameters, *inspector.get_setters(), *short]
         for name in self.cells:
-            if name not in known:
+            if name in _IN_PLACE or name not in known:
                 hint = _IN_PLACE.get(name) or did_you_mean(name, _ARGUMENTS)
                 hint = hint or did_you_mean(name, known)
                 raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")

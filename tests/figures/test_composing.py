@@ -106,6 +106,12 @@ def test_the_words_of_seaborn(train):
     assert figure.get_size_inches()[0] == pytest.approx(4)
 
 
+@pytest.mark.parametrize("fmt", ["zz", "d", ".2q"])
+def test_a_format_of_no_weight_is_refused(train, fmt):
+    with pytest.raises(InputError, match=rf'^fmt=\W{fmt}\W formats no weight\. Write .*"\.0%"'):
+        attnviz.plot.heatmap(train, layer=0, head=4, annot=True, fmt=fmt)
+
+
 @pytest.mark.parametrize(
     ("word", "hint"),
     [
@@ -114,6 +120,7 @@ def test_the_words_of_seaborn(train):
         ("robust", "vmax="),
         ("xticklabels", "Set other labels on the axes"),
         ("layers", "Use layer="),
+        ("figure", "give ax="),
         ("cbar_axes", "Did you mean cbar_ax"),
     ],
 )
