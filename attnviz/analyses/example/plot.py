@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
-from numpy.typing import NDArray
 
 from attnviz.analyses.example.compute import example as replay
 from attnviz.analyses.example.result import STATES, ExampleResult, Matrix, ReplayedStage
@@ -24,7 +23,6 @@ _BELOW, _GAP = 0.1, 0.1  # below a stage, and between what the frames mean
 _CELL, _LEAST, _ROW = 0.38, 0.3, 0.16  # a cell's width at most and at least, and its height
 _LABEL, _APART = 0.5, 0.3  # labels of rows, and between matrices
 _TEXT = 1.5  # width of the text beside the matrices of a stage
-_FRAMED = {DIFFERS: "wrong", INHERITED: "inherit errors", ROUNDED: ROUNDED}
 _LINES = {DIFFERS: 1.3, INHERITED: 0.5, ROUNDED: 0.8}  # points
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
 
@@ -112,12 +110,10 @@ def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
 def _slots(rows: Sequence[Sequence[Matrix]], room: float) -> tuple[int, float, float]:
     """Return how many matrices stand beside each other, the width of a cell, and of a place."""
     columns = max(len(one.columns) for row in rows for one in row)
-    most = max(map(len, rows))
-    counts = range(most, 0, -1)
-    cells = [((room + _APART) / count - _APART) / columns for count in counts]
-    fits = (n for n, cell in zip(counts, cells, strict=True) if cell >= _LEAST)
-    count = next(fits, 1)
-    cell = min(_CELL, cells[most - count])
+    for count in range(max(map(len, rows)), 0, -1):
+        cell = min(_CELL, ((room + _APART) / count - _APART) / columns)
+        if cell >= _LEAST:
+            break
     return count, cell, columns * cell + _APART
 
 
@@ -151,32 +147,21 @@ def _draw_stage(
         edge = page.paragraph(page.left, edge + 0.02, literal(text, 400), room)
     line, below = (top, edge) if page.width >= WIDE else (edge + 0.04, edge)
     first = max(0, count - len(row)) if stage.printed is None else 0
+    states = () if stage.states is None else stage.states
     for n, matrix in enumerate(row, start=first):
         line = below + _BELOW if n >= count else line
-        x, states = left + min(n, count - 1) * apart, None
-        name, _, source = matrix.source.partition("from ")
-        heading = name or "computed", page.ruler.clip(f"from {source}", apart, SMALL_SIZE)
-        color = theme().muted
-        if matrix.source == "printed" and (states := stage.states) is not None:
-            counts = {state: np.count_nonzero(states == state) for state in _FRAMED}
-            said = [f"{counts[state]} {_FRAMED[state]}" for state in _FRAMED if counts[state]]
-            heading = name, ", ".join(said) or "all follow"
-            color = theme().claim if counts[DIFFERS] else theme().muted
-        top = page.write(x, line, heading[:1])
-        top = page.write(x, top, heading[1:] if source or states is not None else [""], color=color)
+        x = left + min(n, count - 1) * apart
+        name, said = matrix.heading
+        color = theme().claim if name == "printed" and DIFFERS in states else theme().muted
+        top = page.write(x, line, [name])
+        top = page.write(x, top, [page.ruler.clip(said, apart, SMALL_SIZE)], color=color)
         is_first = n in (first, *range(count, n + 1))
-        below = max(below, _draw_matrix(page, matrix, (x, top), cell, states, labels=is_first))
+        below = max(below, _draw_matrix(page, matrix, (x, top), cell, labels=is_first))
     return below + _BELOW
 
 
 def _draw_matrix(
-    page: Page,
-    matrix: Matrix,
-    place: Place,
-    cell: float,
-    states: NDArray[np.str_] | None = None,
-    *,
-    labels: bool = True,
+    page: Page, matrix: Matrix, place: Place, cell: float, *, labels: bool = True
 ) -> float:
     """Draw cells with numbers; frame those with a state; return the lower edge."""
     m, n = matrix.values.shape
@@ -198,7 +183,7 @@ def _draw_matrix(
     ax.set_yticks(np.arange(m) + 0.5, rows if labels else [""] * m, fontsize=SMALL_SIZE)
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=1.5)
-    for (i, j), state in np.ndenumerate(states) if states is not None else ():
+    for (i, j), state in np.ndenumerate(matrix.states) if matrix.states is not None else ():
         if color := _frames().get(state):
             frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), color, _LINES[state])
     return top + m * _ROW

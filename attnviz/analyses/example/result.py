@@ -23,15 +23,16 @@ _LABEL = 12  # characters of a row's or a column's label in a terminal
 # The states of a printed cell. One that is inherited follows only from printed stages before it.
 STATES = "does not follow", "inherited", "within rounding", "follows exactly"
 DIFFERS, INHERITED, ROUNDED, EXACT = STATES
-_MARKS = dict(zip(STATES, ("≠", "≠", "≈", ""), strict=True))
-_STYLES = dict(zip(STATES, ("bold red", "bold red", "yellow", "green"), strict=True))
+_COUNTED = {DIFFERS: "wrong", INHERITED: "inherit errors", ROUNDED: ROUNDED}
+_MARKS = {DIFFERS: "≠", INHERITED: "↳", ROUNDED: "≈"}
+_STYLES = {DIFFERS: "bold red", INHERITED: "dim", ROUNDED: "yellow"}
 
 Labels: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A matrix as it is shown; `states` of the printed cells, if they are compared with it."""
+    """A matrix as it is shown, and the states of its cells if it is compared with others."""
 
     source: str
     values: Tensor
@@ -41,20 +42,15 @@ class Matrix:
     states: NDArray[np.str_] | None = None
 
     @property
-    def heading(self) -> str:
-        """The source, and how many printed cells follow from it."""
+    def heading(self) -> tuple[str, str]:
+        """What it is, and its source or how many cells have which state."""
+        if self.source.startswith("from "):
+            return "computed", self.source
         if self.states is None:
-            return self.source
-        rounded = np.count_nonzero(self.states == ROUNDED)
-        follow = rounded + np.count_nonzero(self.states == EXACT)
-        only = f", {rounded} {ROUNDED}" if rounded else ""
-        return f"{follow} of {self.states.size} follow {self.source}{only}"
-
-    @property
-    def worst(self) -> str:
-        """The state that is farthest from `EXACT`."""
-        cells = () if self.states is None else self.states
-        return next(state for state in STATES if state in cells or state == EXACT)
+            return self.source, ""
+        counts = {of: np.count_nonzero(self.states == state) for state, of in _COUNTED.items()}
+        said = ", ".join(f"{count} {of}" for of, count in counts.items() if count)
+        return self.source, said or "all follow"
 
 
 @documented
@@ -150,23 +146,18 @@ class ReplayedStage(Savable):
     def matrices(self) -> list[Matrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
         digits = 3 if self.decimals is None else self.decimals + 1
-        exactly, follows = self.from_inputs_follows, self.from_printed_follows
-        ours = [("from the inputs", self.from_inputs, exactly, INHERITED)]
+        ours = {"from the inputs": self.from_inputs}
+        if self.from_printed is not None:
+            ours[f"from printed {' and '.join(self.sources)}"] = self.from_printed
         matrices = []
         if self.printed is not None:
             cells = self.printed.clone()
             cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
-            matrices.append(Matrix("printed", cells, self.texts, self.rows, self.columns))
-        if self.from_printed is not None:
-            source = f"from printed {' and '.join(self.sources)}"
-            ours.append((source, self.from_printed, self.from_printed_exactly, ROUNDED))
-        for source, values, exactly, nearly in ours:
+            shown = cells, self.texts, self.rows, self.columns, self.states
+            matrices.append(Matrix("printed", *shown))
+        for source, values in ours.items():
             texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
-            states = None
-            if exactly is not None:
-                less = DIFFERS if follows is None else np.where(follows, nearly, DIFFERS)
-                states = np.where(exactly, EXACT, less)
-            matrices.append(Matrix(source, values, texts, self.rows, self.columns, states))
+            matrices.append(Matrix(source, values, texts, self.rows, self.columns))
         return matrices
 
 
@@ -283,7 +274,8 @@ class ExampleResult(Result):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(literal(self.title, 120), "bold")
         if any(stage.printed is not None for stage in self.stages):
-            yield Text(f"≈ {ROUNDED}, ≠ {DIFFERS}, no mark: {EXACT}", "dim")
+            marks = ", ".join(f"{mark} {_COUNTED[state]}" for state, mark in _MARKS.items())
+            yield Text(f"{marks}, no mark: {EXACT}", "dim")
         for given in self.given:
             yield Text(f"\n{given.key}, given", "bold")
             yield _table([given.matrix()])
@@ -292,8 +284,8 @@ class ExampleResult(Result):
             yield _table(stage.matrices())
             for matrix in stage.matrices():
                 if matrix.states is not None:
-                    mark = Text(f"{_MARKS[matrix.worst] or '='} ", _STYLES[matrix.worst])
-                    yield mark.append(matrix.heading, "not bold default")
+                    look = "bold red" if DIFFERS in matrix.states else ""
+                    yield Text(": ".join(matrix.heading), look)
             for note in stage.notes:
                 yield Text(literal(note, 2000), "dim")
         yield Text(f"\n{self.conclusion()}", "bold")
@@ -308,7 +300,7 @@ def _table(matrices: Sequence[Matrix]) -> Table:
         for matrix in matrices:
             cells = [Text(text) for text in matrix.texts[i]]
             for j, state in enumerate(() if matrix.states is None else matrix.states[i]):
-                if state != EXACT:
+                if state in _MARKS:
                     cells[j] = Text(f"{_MARKS[state]}{cells[j]}", _STYLES[state])
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
             table.add_row(Text(row), matrix.source, *cells)

@@ -57,6 +57,15 @@ class Stage:
             return 0
         return int((self.linked_follows & ~self.follows).sum())
 
+    def marks(self, n):
+        """Return the marks of the printed cells of a row that can be checked."""
+        marks = []
+        for j, follows in enumerate([] if self.follows is None else self.follows[n]):
+            linked = follows if self.linked_follows is None else self.linked_follows[n, j]
+            exactly = follows if self.exactly is None else self.exactly[n, j]
+            marks.append("≠" if not linked else "↳" if not follows else "" if exactly else "≈")
+        return marks
+
     @property
     def untold(self):
         return 0 if self.printed is None else self.printed[:, self.ours.shape[1] :].size
@@ -201,42 +210,20 @@ def example_begins(facts, said):
 
 
 @EXAMPLE.sentence("all follow")
+@EXAMPLE.sentence("printed: all follow")
 def example_all_of_a_stage(facts, said):
     assert any(one.follows is not None and one.follows.all() for one in worked_out(facts).stages)
     return {}
 
 
 @EXAMPLE.sentence("[[<wrong> wrong]][[, ]][[<inherit> inherit errors]]")
+@EXAMPLE.sentence("printed: [[<wrong> wrong]][[, ]][[<inherit> inherit errors]]")
 def example_states(facts, said):
     return [
         {"wrong": one.begins or None, "inherit": one.inherits or None}
         for one in worked_out(facts).stages
         if one.follows is not None and (one.begins or one.inherits)
     ]
-
-
-@EXAMPLE.sentence("[[<mark:=|≈|≠> ]]<some> of <all> follow from <source:*>")
-def example_stage(facts, said):
-    choices = []
-    for one in worked_out(facts).stages:
-        for follows, exactly, source in (
-            (one.follows, one.follows, "the inputs"),
-            (one.linked_follows, one.exactly, f"printed {' and '.join(one.sources)}"),
-        ):
-            if follows is None:
-                continue
-            rounded = int(follows.sum() - exactly.sum())
-            mark = "≠" if not follows.all() else "≈" if rounded else "="
-            only = f", {rounded} within rounding" if rounded else ""
-            choices.append(
-                {
-                    "some": int(follows.sum()),
-                    "all": follows.size,
-                    "source": source + only,
-                    "mark": mark if said["mark"] else None,
-                }
-            )
-    return choices
 
 
 @EXAMPLE.sentence(
@@ -292,7 +279,7 @@ EXAMPLE.words(
     "A cell follows exactly if it differs from the printed one by at most half a unit of the last "
     "digit, and within rounding if the rounding of printed cells before it can explain the rest.",
     "from the inputs", "no frame: follows exactly", "computed",
-    "≈ within rounding, ≠ does not follow, no mark: follows exactly",
+    "≠ wrong, ↳ inherit errors, ≈ within rounding, no mark: follows exactly",
 )  # fmt: skip
 
 
@@ -365,27 +352,20 @@ def example_row(facts, said):
         if text == " ".join(stage.columns):
             return {"row": text}
         for n, label in enumerate(stage.rows):
-            for start, values, follows, exactly in (
-                (f"{label} printed ", one.printed, None, None),
-                ("from the inputs ", one.ours, one.follows, one.follows),
-                (f"{label} from the inputs ", one.ours, one.follows, one.follows),
-                (f"{linked} ", one.linked, one.linked_follows, one.exactly),
+            for start, values in (
+                (f"{label} printed ", one.printed),
+                ("from the inputs ", one.ours),
+                (f"{label} from the inputs ", one.ours),
+                (f"{linked} ", one.linked),
             ):
                 if values is None or not text.startswith(start):
                     continue
                 words = text.removeprefix(start).split()
-                marks = [word[0] if word[0] in "≠≈" else "" for word in words]
-                bare = [word.lstrip("≠≈") for word in words]
-                expected = (
-                    [""] * len(words)
-                    if follows is None
-                    else [
-                        "≠" if not f else "" if e else "≈"
-                        for f, e in zip(follows[n], exactly[n], strict=True)
-                    ]
-                )
-                if same(bare, values[n]) and marks == expected:
-                    return {"row": text}
+                marks = [word[0] if word[0] in "≠↳≈" else "" for word in words]
+                if same([word.lstrip("≠↳≈") for word in words], values[n]):
+                    expected = one.marks(n) if values is one.printed else []
+                    if marks == expected + [""] * (len(words) - len(expected)):
+                        return {"row": text}
     return []
 
 
