@@ -584,12 +584,14 @@ def draw_effects(
     *,
     unit: str,
     raises: str,
-    estimated: Tensor | None = None,
+    claimed: Iterable[tuple[int, int]] = (),
+    measured: Tensor | None = None,
 ) -> float:
     """Draw what is lost without each head (L, H), with a key below; return the lower edge.
 
     place : the left and the upper edge. room : inches across. raises : what a head does without
-    which something is lost. estimated : which numbers are estimates, (L, H); they have a dot.
+    which something is lost. claimed : the layer and the head of those that the title names.
+    measured : which numbers are no estimates, (L, H); they have a dot.
     """
     left, top = place
     layers, heads = effects.shape
@@ -598,11 +600,13 @@ def draw_effects(
     down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
     scale, corner = signed_norm(effects.flatten().tolist()), (left + style.AXIS_ROOM, top)
     ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
-    dots = [] if estimated is None else [grid.place(*n) for n in estimated.nonzero().tolist()]
-    if dots:
-        ax.plot(*np.array(dots).T + 0.5, ".", color=theme().muted, markersize=1.5, clip_on=False)
+    for one in claimed:
+        frame(ax, grid.place(*one), (1, 1))
+    dots = [] if measured is None else [grid.place(*n) for n in measured.nonzero().tolist()]
+    if dots := dots if len(dots) < effects.numel() else []:
+        ax.plot(*np.array(dots).T + 0.5, ".", color=theme().ink, markersize=1.5, clip_on=False)
     key = f"orange: {raises} (at most {scale.vmax:.2g} {unit})"
     key += "; blue: the head lowers it" if (effects < 0).any() else ""
-    key += "; dots: estimated from the gradient" if dots else ""
+    key += "; dots: measured, others estimated from the gradient" if dots else ""
     bottom = top + down * grid.rows + style.AXIS_ROOM
     return page.paragraph(left + style.AXIS_ROOM, bottom, key, room - style.AXIS_ROOM)

@@ -39,7 +39,10 @@ def ablate(
             beside = page.width > 4.0
             room = 0.58 * page.room if beside else page.room
             raises = "the head moves it" if result.quantity == "vector" else "the head raises it"
-            bottom = draw_effects(page, grid, (left, top), room, unit=result.unit, raises=raises)
+            bottom = draw_effects(
+                page, grid, (left, top), room, unit=result.unit, raises=raises,
+                claimed=result.sets[result.first],
+            )  # fmt: skip
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
         bottom = max(bottom, _draw_bars(page, result, left, top))
         texts = len(result.texts)

@@ -152,17 +152,26 @@ class AblationResult(Result):
         return order
 
     @property
+    def first(self) -> int:
+        """The index of the set that the headline names: the certain one that changes most."""
+        certain = [number for number in self.strongest if self.is_certain[number]]
+        return (certain or self.strongest)[0]
+
+    @property
     def headline(self) -> str:
         """The finding in one sentence."""
-        certain = [number for number in self.strongest if self.is_certain[number]]
-        first = (certain or self.strongest)[0]
+        first = self.first
         lost = float(self.mean[first])
         heads = f"head{'s' * (len(self.sets[first]) > 1)} {self.names[first].replace('+', ' and ')}"
         condition = self.condition.replace("{heads}", heads)
         count = len(self.texts)
         mean = "on average " if count > 1 else ""
         subject = f"{self.subject[0].upper()}{self.subject[1:]}"
-        doubt = "" if certain or not self.is_tested else f", but not for certain ({count} texts)"
+        doubt = (
+            ""
+            if self.is_certain[first] or not self.is_tested
+            else f", but not for certain ({count} texts)"
+        )
         if self.quantity == "vector":
             return f"{subject} moves {mean}by {lost:.0%} of its length {condition}{doubt}"
         verb = "falls" if lost >= 0 else "rises"

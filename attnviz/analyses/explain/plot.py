@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 
@@ -21,11 +22,11 @@ from attnviz.figures.style import (
     FULL_WIDTH,
     NUMBER_SIZE,
     SMALL_SIZE,
-    TEXT_SIZE,
     power,
     theme,
 )
-from attnviz.results.text import literal, signed, source_and_notes, with_minus
+from attnviz.results.axis import is_word
+from attnviz.results.text import literal, signed, source_and_notes
 
 _MEASURED = "measured effect"
 # Inches, and points.
@@ -33,7 +34,7 @@ _ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with 
 _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
-_LENS, _WIDEST = 0.55, 0.4  # the height of the logit lens, and the widest of its columns
+_LENS, _BARS, _WIDEST = 0.8, 0.5, 0.4  # the logit lens: its height, that of 1, widest column
 _NAMED = 2  # heads that the title names
 
 
@@ -129,12 +130,19 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     if not (shown := _strongest(result, int((right - left) / _NARROWEST))):
         return top
     cell = (right - left) / len(shown)
-    title = "Shares of the largest number of each method"
+    firsts = [result.first(scores) for scores, _ in rows.values()]
+    same = firsts.count(firsts[0])
+    if len(rows) > 1:
+        verb = "have" if same > 1 else "has"
+        word = literal(result.names[firsts[0]], 20)
+        title = f"{same} of {len(rows)} rows {verb} “{word}” first"
+        top = page.subtitle(page.left, top, title, right - page.left) + 0.02
+    key = "shares of the largest number of each row"
     if len(shown) < len(result.sources):
-        title += f", for the {len(shown)} strongest words"
-    top = page.subtitle(page.left, top, title, right - page.left) + 0.03
+        key += f", for the {len(shown)} strongest words"
     if has_rho:
-        page.write(page.right, top - line_height(TEXT_SIZE), ["ρ with measured"], align="right")
+        page.write(page.right, top, ["ρ with measured"], align="right")
+    top = page.paragraph(page.left, top, key, right - page.left) + 0.03
     ax = page.axes(left, top, right - left, _ROW * len(rows), bare=True)
     ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
     for line, (name, (scores, interval)) in enumerate(rows.items()):
@@ -193,13 +201,17 @@ def _write_words(
 def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
     """Draw what the number loses without each head; return the lower edge."""
     room = page.room
-    named = [f"head {name} by {-lost:.2g}" for name, lost in result.strongest_heads[:_NAMED]]
-    title = f"{result.quantity[0].upper()}{result.quantity[1:]} changes without "
-    title += with_minus(" and without ".join(named)) or "no head"
+    named = dict(result.strongest_heads[:_NAMED])
+    changes = [
+        f"{'rises' if lost < 0 else 'falls'} by {abs(lost):.2g} without head {name}"
+        for name, lost in named.items()
+    ]
+    title = f"{result.quantity[0].upper()}{result.quantity[1:]} {' and '.join(changes)}"
     place = page.left, page.subtitle(page.left, top, title, room) + 0.03
+    claimed = [(int(layer), int(head)) for layer, _, head in (n.partition(".") for n in named)]
     return draw_effects(
         page, effects.best, place, room, unit=result.unit, raises="the head raises it",
-        estimated=~effects.is_exact,
+        claimed=claimed, measured=effects.is_exact,
     )  # fmt: skip
 
 
@@ -215,17 +227,25 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
     shown = range((len(lens.tokens) - 1) % every, len(lens.tokens), every)
     across = min(_WIDEST, room / len(shown))
     ax = page.axes(page.left + AXIS_ROOM, top, across * len(shown), tall)
-    ax.set(xlim=(0, len(shown)), ylim=(0, 1), yticks=[])
-    for column, layer in enumerate(shown):
-        fill = theme().weights(lens.probabilities[layer, 0].item())
-        ax.bar(column + 0.5, 1, width=1, color=fill, edgecolor=theme().ground, linewidth=0.5)
-        text = page.ruler.clip(labels[layer], tall - 0.06, SMALL_SIZE)
+    ax.set(xlim=(0, len(shown)), ylim=(0, tall / _BARS), yticks=[0, 1])
+    for label, run in itertools.groupby(enumerate(shown), lambda one: labels[one[1]]):
+        columns = [*run]
+        start, count = columns[0][0], len(columns)
+        color = theme().cycle[0] if label == labels[-1] else theme().faint
+        for column, layer in columns:
+            ax.bar(column + 0.5, lens.probabilities[layer, 0].item(), color=color)
+        ax.axvline(start, color=theme().faint, linewidth=0.5)
+        text = label if is_word(label) else f"“{label}”"
+        is_flat = page.ruler.width(text, SMALL_SIZE) < count * across - 0.02
+        text = text if is_flat else page.ruler.clip(text, tall - _BARS - 0.04, SMALL_SIZE)
         ax.text(
-            column + 0.5, 0.5, text, rotation=90, ha="center", va="center", fontsize=SMALL_SIZE,
-            color=theme().readable_on(fill),
+            start + count / 2, (tall / _BARS + 1) / 2, text, rotation=0 if is_flat else 90,
+            ha="center", va="center", fontsize=SMALL_SIZE,
+            weight="bold" if label == labels[-1] else "normal",
         )  # fmt: skip
     number_axis(ax.xaxis, shown, across)
     ax.spines[:].set_visible(False)
-    key = "after layer; shade: probability, 0 to 1"
+    ax.tick_params(axis="y", length=0, labelsize=SMALL_SIZE, colors=theme().muted)
+    key = "after layer; bars: probability"
     bottom = top + tall + 0.02 + line_height(SMALL_SIZE)
     return page.write(page.left + AXIS_ROOM, bottom, [key], color=theme().muted)

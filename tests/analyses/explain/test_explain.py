@@ -135,8 +135,8 @@ def test_the_head_is_found_by_removing_each(models, kind, tmp_path):
     figure = attnviz.plot.explain(loaded)
     check_texts(figure)
     texts = " ".join(text.get_text() for text in figure.texts)
-    changed = f"{-lost:.2g}".replace("-", "\N{MINUS SIGN}")
-    assert f"The difference of the logits changes without head {head} by {changed}" in texts
+    changed = f"{'rises' if lost < 0 else 'falls'} by {abs(lost):.2g}"
+    assert f"The difference of the logits {changed} without head {head}" in texts
     lens = "What each layer would predict: “yes” only after the last"
     assert (lens in texts) == (kind != "classifier")
     plt.close(figure)
@@ -159,7 +159,7 @@ def test_effects_of_many_heads_are_estimated(layers, heads, tokenizer):
     figure = attnviz.plot.explain(result, width=89 if layers > 1 else 183)
     check_texts(figure)
     texts = " ".join(text.get_text() for text in figure.texts)
-    assert ("dots: estimated from the gradient" in texts) == (layers > 1)
+    assert ("dots: measured, others estimated from the gradient" in texts) == (layers > 1)
     plt.close(figure)
 
 

@@ -418,12 +418,12 @@ def explain_special(facts, said):
 
 
 EXPLAIN.words(
-    "Shares of the largest number of each method",
+    "shares of the largest number of each row",
     "measured effect",
     "contributions",
     "partial split",
     "gradient attention",
-    "after layer; shade: probability, 0 to 1",
+    "after layer; bars: probability",
     "Heads: what is lost if the output of a head is set to zero at all positions but the attention "
     "sink, estimated from one gradient and exact for the largest estimates.",
     "Layers: the final norm and the unembedding applied to the residual stream after each layer "
@@ -471,14 +471,28 @@ def explain_head_key(facts, said):
     return {"most": np.abs(best).max(), "unit": unit_of(facts)}
 
 
+@EXPLAIN.sentence("<some> of <all> rows <verb:have|has> “<word:w>” first")
+def explain_rows(facts, said):
+    ranked, causal, credit, methods = explained(facts)
+    sign = 1 if direction(facts) >= 0 else -1
+    effects = [mean_effect(causal, ranked)] if causal else []
+    rows = [*effects, credit, *methods.values()]
+    firsts = [max(ranked, key=lambda n: sign * row[n]) for row in rows]
+    count = firsts.count(firsts[0])
+    one = {"some": count, "all": len(rows), "word": numbered(facts.words)[firsts[0]]}
+    return one | {"verb": "have" if count > 1 else "has"}
+
+
 @EXPLAIN.sentence(
-    "The difference of the logits changes without head <a:h> by <lost_a> and without "
-    "head <b:h> by <lost_b>"
+    "The difference of the logits <verb_a:falls|rises> by <lost_a> without head <a:h> and "
+    "<verb_b:falls|rises> by <lost_b> without head <b:h>"
 )
 def explain_head_title(facts, said):
-    first, second = first_heads(facts, 2)
-    lost = exact_heads(facts)
-    return {"a": first, "b": second, "lost_a": -lost[first], "lost_b": -lost[second]}
+    lost, one = exact_heads(facts), {}
+    for slot, name in zip("ab", first_heads(facts, 2), strict=True):
+        one |= {slot: name, f"lost_{slot}": abs(lost[name])}
+        one[f"verb_{slot}"] = "rises" if lost[name] < 0 else "falls"
+    return one
 
 
 @EXPLAIN.sentence(
