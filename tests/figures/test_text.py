@@ -225,7 +225,7 @@ def test_words_have_contrast_with_every_color(theme):
 
     colors = {"light": LIGHT, "dark": DARK}[theme]
     with plot.style(theme=theme):
-        for scale in (colors.weights, colors.neutral, text.side_colors()):
+        for scale in (colors.weights, colors.neutral, colors.values):
             for fill in scale(np.linspace(0, 1, 64)):
                 for is_gray in (False, True):
                     color = text._readable(text._Word("a", fill, is_gray))
@@ -275,6 +275,29 @@ def test_what_the_model_wrote_is_italic(causal):
     assert start is not None
     assert {word.get_fontstyle() for word in words[:start]} == {"normal"}
     assert {word.get_fontstyle() for word in words[start:]} == {"italic"}
+
+
+def test_a_generated_word_is_asked_where_the_title_is_about_these(causal):
+    drawn = map_of(causal, "the train left", generate=3)
+    even = replace(drawn, weights=(~drawn.masked).float() / (~drawn.masked).sum(1, keepdim=True))
+    figure = plot.text(even)
+    assert figure.texts[0].get_text() == "No generated word stands out"
+    (asked,) = boxes(figure)
+    words = [word.get_text() for word in words_of(figure)]
+    assert asked in words[drawn.generated_from :]
+
+
+def test_without_a_claim_the_first_word_is_asked(model):
+    figure = plot.text(map_of(model, "train", 1, 2))
+    assert [*boxes(figure)] == ["train"]
+    assert "the weight that “train” gives it" in figure.texts[1].get_text()
+
+
+def test_the_caption_does_not_repeat_the_text(train, moved, masked):
+    for result in (attnviz.attention_map(train, layer=0, head=4), moved, masked):
+        caption = plot.text(result).get_label()
+        assert caption.startswith("Read by ")
+        assert result.provenance.text not in caption
 
 
 def test_it_fills_a_part_of_a_figure(train):

@@ -94,7 +94,9 @@ def text(
     >>> figure = attnviz.plot.text(drawn, query="saw#2", width=89)
     """
     labels = result.columns if isinstance(result, AttentionMap) else result.words
-    parts = source_and_notes(result.provenance, result.notes)
+    source = replace(result.provenance, text=None, pair=None, target=None)  # the figure has them
+    first, *notes = source_and_notes(source, result.notes)
+    parts = [first.removeprefix(", "), *notes]
     with new_page(width, caption, [*labels, *parts, "→−"], figure) as page:
         if isinstance(result, AttentionMap):
             refuse_given("a map has no effects. Leave it out.", measured=measured)
@@ -156,9 +158,14 @@ def _find_row(drawn: AttentionMap, query: int | str | None) -> tuple[int, claims
     linked, sizes = claims.links_between(drawn), drawn.weights.float().nan_to_num().abs()
     if query is None:
         finding = claims.of_map(drawn) or claims.Finding("")
-        linked = linked if finding.family is None else finding.family
-        best = int(sizes.masked_fill(~linked, 0.0).amax(1).argmax())
-        return (best if finding.cell is None else finding.cell[0]), finding
+        if finding.cell is not None:
+            return finding.cell[0], finding
+        if finding.family is None:
+            linked[: drawn.generated_from or 0] = False  # the title is about what was generated
+        else:
+            linked = finding.family
+        largest = sizes.masked_fill(~linked, 0.0).amax(1)
+        return int((largest if largest.any() else drawn.is_word[0].int()).argmax()), finding
     if isinstance(query, str):
         query = locate(query, claims.groups(drawn.rows, drawn.is_word[0]))
     elif not 0 <= query < len(sizes):
