@@ -392,8 +392,8 @@ class _Picture:
         against = theme().side_text[self.result.sign > 0]
         for level, brick, low, high in self.lines:
             x = self.first + self.brick + 2 * _TICK + (level + 0.5) * _STEP
-            color = theme().ink if brick.takes > 0 else against
-            thick = 1.7 if brick.word == self.credited else 0.9
+            ink, thick = (theme().ink, 1.7) if brick.word == self.credited else (theme().muted, 0.7)
+            color = ink if brick.takes > 0 else against
             self.ax.vlines(x, low, high, color=color, linewidth=thick, zorder=5)
             ends = [*{low, high} - {self.top - _OVER, self.bottom + _OVER}]
             self.ax.hlines(ends, x - _TICK, x + _TICK, color=color, linewidth=0.6, zorder=5)
@@ -447,14 +447,14 @@ def _range(result: ShiftResult) -> tuple[float, float]:
 def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
     # The title, what is drawn, and the inches for the labels on its left.
     panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
-        ("Directly, by head", _draw_by_head, 0.3),
-        ("Directly, by layer", _draw_value_and_routing, 0.3),
-        ("Residual stream", _draw_residual_stream, 0.55),
-    ]
-    if result.rails is not None:
-        panels.append(("Between the regions", _draw_axis, 0.3))
+        ("Between the regions", _draw_axis, 0.3),
+        ("Added directly by each head", _draw_by_head, 0.3),
+        ("Added directly by each layer", _draw_value_and_routing, 0.3),
+        ("Added to the vector in all", _draw_residual_stream, 0.55),
+    ][result.rails is None :]
     for name in result.head_effects:
-        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
+        title = f"{name.capitalize()} of each head"
+        panels.append((title, partial(_draw_effect, name=name), 0.5))
     columns, tall = (2 if page.room > 2.6 else 1), 0.85
     if page.room > WIDE:
         columns, tall = (3 if len(panels) > 4 else len(panels)), 1.25
@@ -467,6 +467,7 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         below = page.subtitle(left, top, title, room - labels) + 0.04
         ax = page.axes(left, below, across, tall)
         mesh = draw(ax, result)
+        ax.tick_params(labelsize=SMALL_SIZE)
         if draw is _draw_residual_stream and across < 1.2:
             ax.locator_params(axis="x", nbins=3)
         unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
@@ -478,7 +479,7 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         if draw is _draw_value_and_routing:
             key = below + tall + style.AXIS_ROOM
             page.write(left, key, ["■ value"], color=theme().cycle[3])
-            page.write(left + 0.6, key, ["■ routing"], color=theme().cycle[2])
+            page.write(left + 0.6, key, ["■ routing"], color=theme().cycle[5])
     return top + 0.2 + tall + style.AXIS_ROOM + 0.15
 
 
@@ -497,7 +498,7 @@ def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
     split = result.decomposition
     rows = np.arange(len(split.value))
     ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
-    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[2])
+    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[5])
     _style_rows(ax, [str(layer) for layer in rows])
     ax.set_ylabel("layer")
 
@@ -524,8 +525,15 @@ def _draw_axis(ax: Axes, result: ShiftResult) -> None:
             textcoords="offset points", ha="right", va="bottom" if up > 0 else "top",
             color=colors.muted, fontsize=SMALL_SIZE, parse_math=False,
         )  # fmt: skip
-    for places, color in zip(result.place, (colors.ink, colors.gray), strict=True):
+    up = 1 if result.reached[0] >= result.reached[1] else -1
+    paths = ("here", colors.ink, colors.ink, up), (result.without, colors.gray, colors.muted, -up)
+    for places, (name, color, ink, side) in zip(result.place, paths, strict=True):
         ax.plot(layers, places, "o-", color=color, linewidth=1.0, ms=2.5)
+        ax.annotate(
+            name, (layers[-2], places[-2].item()), (0, 3 * side), textcoords="offset points",
+            ha="right", va="bottom" if side > 0 else "top", color=ink, fontsize=SMALL_SIZE,
+            parse_math=False,
+        )  # fmt: skip
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
     ax.set_xlabel("entering layer")

@@ -158,19 +158,23 @@ def attention_vector(
 def _draw_heading(page: Page, result: StepsResult) -> float:
     """Write which key contributes most to the attention vector, and which head it is."""
     where = selection(result.stack, (result.layer,), (result.head,))
-    shares = result.shares
-    key = int(shares.argmax())
-    are_known = were_read(result.side("query"), result.row) and were_read(result.side("key"), key)
-    if not shares.isfinite().all() or not are_known:
+    if (key := _claimed(result)) is None:
         return page.heading(where) + 0.06
     weights = result["weights"].values
     weight = float(weights[result.row, key])
     written = _signed_number(cells.range_of(weights), weight) if result.signed else f"{weight:.2f}"
     top = page.heading(
-        f"{quoted(result.keys[key])} contributes {float(shares[key]):.0%} of the attention vector "
+        f"{quoted(result.keys[key])} contributes {result.shares[key]:.0%} of the attention vector "
         f"of {quoted(result.word)}, with a weight of {written}"
     )
     return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06
+
+
+def _claimed(result: StepsResult) -> int | None:
+    """Return the key that contributes most, if it and the query were read as words."""
+    key = int(result.shares.argmax())
+    are_known = were_read(result.side("query"), result.row) and were_read(result.side("key"), key)
+    return key if are_known and result.shares.isfinite().all() else None
 
 
 def _signed_number(end: float, value: float) -> str:
@@ -404,9 +408,12 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
     cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     beside: dict[str, Any] = {"va": "center_baseline", "color": theme().muted}
+    key = _claimed(result)
     for row, share in enumerate(shares.tolist()):
+        is_claimed = key is not None and share == float(result.shares[key])
+        look = {"color": theme().claim, "weight": "bold"} if is_claimed else {}
         percent = with_minus(f"{round(100 * share)}%")
-        page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **beside)
+        page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **(beside | look))
     top += high + 0.06
     cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     formula = [as_math("a = Σ_j α_j v_j")]

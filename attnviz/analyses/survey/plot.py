@@ -71,7 +71,7 @@ def survey(
         ]
         directions = grid_of(result.heads)[0].directions
         of_what = " of signed weights" * result.signed
-        title = f"Each statistic{of_what}: {directions}, from 0 to the largest; faint: unsure"
+        title = f"Each statistic{of_what}: {directions}; darkest: the number above; faint: unsure"
         top = page.subtitle(page.left, top, title, page.room) + 0.06
         top = head_panels(page, result.heads, panels, top)
         if not details:
@@ -108,10 +108,10 @@ def _title(result: SurveyResult) -> str:
             f"{first.accuracy_without:.0%} without {heads} of {model}"
         )
     role, count = roles.most_common(1)[0]
-    return (
-        f"{sum(roles.values()):,} of {len(result.heads):,} heads have a role {texts}, most often "
-        f"“{role}” ({count})"
-    )
+    most = f"most often “{role}” ({count})"
+    if role in RESTING_ROLES:
+        most = f"and {count:,} of these {role if count == 1 else role.replace('rests', 'rest')}"
+    return f"{sum(roles.values()):,} of {len(result.heads):,} heads have a role {texts}, {most}"
 
 
 def _colors(result: SurveyResult) -> dict[str, str]:
@@ -136,10 +136,15 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
     grid.number_sides(ax, (across, down))
-    bottom = top + down * grid.rows + AXIS_ROOM
+    x, line = page.left + AXIS_ROOM, top + down * grid.rows + AXIS_ROOM
+    bottom = line
     for role, color in colors.items():  # the key
-        page.write(page.left + AXIS_ROOM, bottom, ["■"], color=color)
-        bottom = page.write(page.left + AXIS_ROOM + 0.12, bottom, [result.name_of(role)])
+        wide = page.ruler.width(name := result.name_of(role), SMALL_SIZE) + 0.3
+        if x + wide > page.left + AXIS_ROOM + room:
+            x, line = page.left + AXIS_ROOM, bottom
+        page.write(x, line, ["■"], color=color)
+        bottom = page.write(x + 0.12, line, [name])
+        x += wide
     if not is_wide:
         return _draw_named(page, result, (page.left, page.right), bottom + _GAP) + _GAP
     left = page.left + 0.5 * page.room + _GAP

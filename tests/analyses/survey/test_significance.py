@@ -101,7 +101,7 @@ def test_the_roles_of_all_heads_and_the_weights_of_named_ones(survey):
     figure = attnviz.plot.survey(made)
     said = [text.get_text() for text in figure.texts]
     assert " ".join(said[:2]).startswith(
-        "3 of 72 heads have a role on 1 text, most often “rests on the first token” (2)"
+        "3 of 72 heads have a role on 1 text, and 2 of these rest on the first token"
     )
     grid = figure.axes[0]
     colors = {tuple(patch.get_xy()): patch.get_facecolor() for patch in grid.patches}

@@ -75,12 +75,21 @@ def survey_none(facts, said):
     "<some> of <all> heads have a role on <texts> texts, <most:most|least> often "
     "“<role:w>” (<count>)"
 )
+@SURVEY.sentence(
+    "<some> of <all> heads have a role on <texts> texts, and <count> of these "
+    "<rest:rest|rests> on <rested:the first token|special tokens>"
+)
 def survey_roles(facts, said):
     roles = Counter(named(facts))
     most = max(roles.values())
     one = {"some": sum(roles.values()), "all": len(facts.roles), "texts": facts.texts}
     ties = [role for role, count in roles.items() if count == most]
-    return one | {"most": "most", "role": OneOf(ties), "count": most}
+    one["count"] = most
+    if "rest" in said:
+        one["rest"] = "rest" if most > 1 else "rests"
+        return one | {"rested": OneOf([role.removeprefix("rests on ") for role in ties])}
+    assert not any(role.startswith("rests") for role in ties)
+    return one | {"most": "most", "role": OneOf(ties)}
 
 
 @SURVEY.sentence("<texts> texts, <tokens> tokens, read by <model:*>.")
@@ -96,7 +105,7 @@ SURVEY.words(
     "heads and statistics) from what the keys of each query give when they are shuffled; of "
     "entropy and of the token read most, from what the model does on shuffled tokens.",
     "Mean weight of heads with a role (line: even weights)",
-    "Each statistic: layers down, heads across, from 0 to the largest; faint: unsure",
+    "Each statistic: layers down, heads across, darkest: the number above; faint: unsure",
 )
 
 
