@@ -30,13 +30,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.formula.attention import additive_mask
 from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs, kinds_among
-from attnviz.results import (
-    AttentionRecord,
-    Axis,
-    LinearAttention,
-    MaskRule,
-    Reference,
-)
+from attnviz.results import AttentionRecord, Axis, LinearAttention, MaskRule, Reference
 from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime import compat
 from attnviz.runtime.libraries import MemoryBudget

@@ -28,12 +28,7 @@ from attnviz.capture.recorder import Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import (
-    expect_same,
-    moved_by_attention,
-    needs_isolation,
-    watch,
-)
+from attnviz.capture.watch import expect_same, moved_by_attention, needs_isolation, watch
 from attnviz.errors import ModelError
 from attnviz.runtime import compat
 

@@ -37,8 +37,9 @@ from attnviz.figures.style import MM, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, them
 from attnviz.formula.attention import HIDDEN
 from attnviz.heads import Maps
 from attnviz.results import AxisGeometry, Landmark
-from attnviz.results.text import literal, with_minus
+from attnviz.results.text import literal, signed, with_minus
 
+Bar: TypeAlias = tuple[str, ScalarMappable, str]  # colors, and what is at both ends
 Edges: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]  # of rows and of columns
 _ROOM_FOR_NUMBER = {"x": 0.4, "y": 0.25}  # inches from one number of a scale to the next
 _PAD = 0.06  # inches between a label and its axis
@@ -188,6 +189,18 @@ class WeightScale:
         if self.neutral is None:
             return [("", bars[0][1])]
         return [*bars, (self.name, ScalarMappable(self.neutral, theme().neutral))]
+
+    @property
+    def ends(self) -> list[Bar]:
+        """What each color bar shows, between what is at its ends."""
+        ends: list[Bar] = []
+        for name, bar in self.bars:
+            low, high = (float(end or 0.0) for end in (bar.norm.vmin, bar.norm.vmax))  # type: ignore[arg-type]
+            what = "on gray words" if " and " in name else name.replace("of ", "on ")
+            most = signed(high) if low < 0 else f"{high:.0%} {what or 'of the weight'}"
+            least = signed(low) if low < 0 else f"{low:.0%}" if low else "0"
+            ends += [(least, bar, most)] if high > 1e-9 else []
+        return ends
 
     def rgba(self, weights: Tensor) -> NDArray[np.uint8]:
         """Return the colors (…, m, n, 4) of weights; masked cells have a color of their own."""
@@ -343,21 +356,26 @@ def frame(
     return ax.add_patch(Rectangle(corner, *size, fill=False, clip_on=False, zorder=3, **look))
 
 
-def draw_scale(
-    page: Page,
-    ax: Axes,
-    bar: ScalarMappable,
-    start: float,
-    top: float,
-    names: Iterable[tuple[float, str]],
-    **look: Any,
-) -> None:
-    """Draw a color scale below a text, and beside it names where they begin, in inches."""
-    box = start, start + SCALE[0], top + SCALE[1], top
-    ax.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
-    frame(ax, (start, top), SCALE, theme().faint, 0.3)
-    for left, name in names:
-        page.label(ax, left, top + SCALE[1] / 2, name, color=theme().muted, **look)
+def draw_scales(page: Page, bars: Iterable[Bar], place: tuple[float, float], top: float) -> float:
+    """Draw color scales and what is at their ends, in lines from left to right; return the end."""
+    points, (key, tall) = SMALL_SIZE - 0.5 * (page.width <= style.WIDE), SCALE
+    known, (x, right) = [], place
+    for low, bar, high in bars:
+        start = page.ruler.width(low, points) + MM
+        high = page.ruler.clip(high, right - x - start - key - MM, points)
+        known.append((start, start + key + MM, low, bar, high))
+    wide = [end + page.ruler.width(high, points) for _, end, *_, high in known]
+    for room, (start, end, low, bar, high) in zip(wide, known, strict=True):
+        if x > place[0] and x + room > right:
+            x, top = place[0], top + 3.4 * MM
+        ax, box = page.canvas(x, top, room, tall), (x + start, x + start + key, top + tall, top)
+        ax.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
+        frame(ax, (x + start, top), SCALE, theme().faint, 0.3)
+        for at, name in ((x, low), (x + end, high)):
+            page.label(ax, at, top + tall / 2, name, color=theme().muted, fontsize=points)
+        ax.set(xlim=(x, x + room))
+        x += room + 4 * MM
+    return top + tall
 
 
 def outline(ax: Axes, cells: Tensor, edges: Edges) -> None:

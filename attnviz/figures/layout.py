@@ -240,10 +240,7 @@ class Page:
         va: Literal["top", "center_baseline"] = "top",
         math: bool = False,
     ) -> float:
-        """Write lines, as formulas between dollar signs if `math`; return the lower edge.
-
-        va : whether `top` is the top of the first line or, as in a row of a table, its middle.
-        """
+        """Write lines, as formulas between dollar signs if `math`; return the lower edge."""
         for line in lines:
             look = {"color": color or theme().ink, "fontsize": points, **face(weight)}
             look |= {"transform": self._from_corner, "ha": align, "va": va}
@@ -266,6 +263,20 @@ class Page:
         """Write muted text in lines at most `room` wide; return its lower edge."""
         lines = self.ruler.wrap(text, room, points)
         return self.write(left, top, lines, points=points, color=theme().muted)
+
+    def legend(
+        self, left: float, top: float, right: float, entries: Iterable[tuple[str, str, str]]
+    ) -> float:
+        """Write marks, each with its color and its name, in lines; return the lower edge."""
+        x, below = left, top
+        for mark, color, name in entries:
+            wide = 0.12 + self.ruler.width(name, SMALL_SIZE)
+            if x > left and x + wide > right:
+                x, top = left, below
+            self.write(x, top, [mark], color=color)
+            below = self.write(x + 0.12, top, [name]) + 0.03
+            x += wide + 0.14
+        return below
 
     def bar(self, left: float, top: float, room: float) -> Axes:
         """Add the axes of a color bar, at most `room` inches tall."""
@@ -417,7 +428,6 @@ def color_bar(
     ax: Axes,
     label: str = "weight",
     *,
-    horizontal: bool = False,
     beside: bool = False,
     say: Callable[[float, object], str] | None = None,
     **how: Any,
@@ -431,15 +441,14 @@ def color_bar(
     above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
     below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
     steps = [1, 2, 2.5, 5, 10] if say is None else [1, 2, 5, 10]
-    ticks: Locator = MaxNLocator(2 if horizontal else 4, steps=steps, integer=say is not None)
+    ticks: Locator = MaxNLocator(4, steps=steps, integer=say is not None)
     if isinstance(norm, LogNorm):
-        ticks = LogLocator(subs=(1.0,) if horizontal else (1.0, 3.0))
+        ticks = LogLocator(subs=(1.0, 3.0))
     place: dict[str, Any] = {"cax": ax}
     if beside:
         place = {"ax": ax, "fraction": 0.05, "pad": 0.04}
     place |= {
         "extend": ("neither", "max", "min", "both")[2 * below + above],
-        "orientation": "horizontal" if horizontal else "vertical",
         "ticks": ticks,
         "format": "%g" if isinstance(norm, LogNorm) else None,
     }
@@ -449,10 +458,7 @@ def color_bar(
     bar.minorticks_off()
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
-    if horizontal:
-        ax.set_ylabel(label, color=theme().muted, rotation=0, ha="right", va="center")
-    else:
-        bar.set_label(label, color=theme().muted)
+    bar.set_label(label, color=theme().muted)
     return bar.ax
 
 

@@ -80,10 +80,10 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
     limits = (float(least), float(most)) if least < most else (0.0, 1.0)
     ax.set(ylim=(len(shown) - 0.5, -0.5), xlim=limits)
     for place, (name, value) in enumerate(zip(names, values.tolist(), strict=True)):
-        middle = top + (place + 0.5) * _ROW
-        page.write(left + label - 0.05, middle, [name], align="right", va="center_baseline")
-        number, color = [signed(value)], theme().muted
-        page.write(left + room, middle, number, align="right", va="center_baseline", color=color)
+        middle, ink, muted = top + (place + 0.5) * _ROW, theme().ink, theme().muted
+        texts = (left + label - 0.05, name, ink), (left + room, signed(value), muted)
+        for x, text, color in texts:
+            page.write(x, middle, [text], align="right", va="center_baseline", color=color)
     parts = [
         "moved, as a share of its length" if result.quantity == "vector" else f"{result.unit} lost"
     ]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.compare.result import CompareResult, Turn
 from attnviz.analyses.survey.plot import Panel, grid_of, head_panels
 from attnviz.analyses.survey.result import SURE
 from attnviz.figures import figure
+from attnviz.figures.cells import draw_cells, write_numbers
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import STATISTICS, TITLES
@@ -177,14 +177,12 @@ def _draw_roles(
     named = page.ruler.widest(list(counts), SMALL_SIZE) + 0.08
     across, down = room - named, 0.2 * len(counts)
     ax = page.axes(left + named, top, across, down)
-    numbers = np.array(list(counts.values()), dtype=float)
-    drawn = ax.imshow(numbers, theme().weights, aspect="auto", vmin=0, vmax=numbers.max())
-    cell = across / len(labels)
-    fits = page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03
-    look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": SMALL_SIZE}
-    for (row, column), value in np.ndenumerate(numbers) if fits else ():
-        color = theme().readable_on(to_hex(drawn.to_rgba(value)))  # type: ignore[arg-type]
-        ax.text(column, row, f"{value:.0f}", color=color, **look)
+    numbers, cell = torch.tensor([*counts.values()], device="cpu").double(), across / len(labels)
+    rows, columns = (np.arange(-0.5, size) for size in numbers.shape)
+    norm, edges = Normalize(0, float(numbers.max())), (rows, columns)
+    mesh = draw_cells(ax, numbers, theme().weights, norm, lines=False, edges=edges)
+    if page.ruler.widest([f"{numbers.max():.0f}"], SMALL_SIZE) < cell - 0.03:
+        write_numbers(ax, mesh, numbers, "{:.0f}".format, SMALL_SIZE, edges=edges)
     ax.set_yticks(range(len(counts)), list(counts), fontsize=SMALL_SIZE)
     ax.tick_params(axis="y", length=0)
     ax.spines[:].set(visible=True, color=theme().faint, linewidth=0.4)

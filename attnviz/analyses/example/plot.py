@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from matplotlib.colors import Normalize
@@ -16,15 +17,14 @@ from attnviz.figures.layout import CaptionLength, Page, Place, line_height, new_
 from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, SMALLEST_SIZE, WIDE, theme
 from attnviz.results.text import literal, with_minus
 
-DIFFERS, INHERITED, ROUNDED, EXACT = STATES
-_NAMES = {DIFFERS: "wrong: an error begins here", INHERITED: "inherits an error"}
+DIFFERS, INHERITED, ROUNDED, _ = STATES
 # Inches, unless said otherwise.
-_BELOW, _GAP = 0.1, 0.1  # below a stage, and between what the frames mean
+_BELOW, _GAP = 0.1, 0.1  # below a stage, and right of its text
 _CELL, _LEAST, _ROW = 0.38, 0.3, 0.16  # a cell's width at most and at least, and its height
 _LABEL, _APART = 0.5, 0.3  # labels of rows, and between matrices
 _TEXT = 1.5  # width of the text beside the matrices of a stage
-_LINES = {DIFFERS: 1.3, INHERITED: 0.5, ROUNDED: 0.8}  # points
 _DARKEST = 0.38  # of the colors, so that all numbers are legible
+_Slots: TypeAlias = tuple[int, float, float]
 
 
 @figure
@@ -60,7 +60,10 @@ def example(
     with new_page(width, caption, [worked.title, *worked.tokens, *notes], figure) as page:
         top = page.heading(worked.finding())
         top = page.subheading(top, literal(worked.title, 120))
-        top = _draw_legend(page, top, worked) + _BELOW
+        states = [stage.states for stage in worked.stages if stage.states is not None]
+        shown = [one for state, one in _frames().items() if any(state in of for of in states)]
+        key = [("□", color, name) for name, color, _ in shown]
+        top = page.legend(page.left, top + 0.02, page.right, key) + _BELOW
         stages = [(stage, stage.matrices()) for stage in worked.stages]
         given = [one.matrix(f"{one.key}, given") for one in worked.given]
         if len(stages) == 1 and all(one.rows == stages[0][0].rows for one in given):
@@ -70,7 +73,7 @@ def example(
         if given:
             top = _draw_given(page, given, slots[1], top)
         for number, (stage, of) in enumerate(stages, start=1):
-            top = _draw_stage(page, f"{number} {stage.title}", stage, of, (left, top), slots)
+            top = _draw_stage(page, number, stage, of, (left, top), slots)
         parts = (
             worked.conclusion(),
             "own code in float64, no model",
@@ -83,31 +86,16 @@ def example(
         return page.finish(top, parts, None)
 
 
-def _frames() -> dict[str, str]:
-    return {DIFFERS: theme().claim, INHERITED: theme().gray, ROUNDED: theme().cycle[2]}
+def _frames() -> dict[str, tuple[str, str, float]]:
+    """Return what a frame means by state, its color, and its width in points."""
+    return {
+        DIFFERS: ("wrong: an error begins here", theme().claim, 1.3),
+        INHERITED: ("inherits an error", theme().gray, 0.5),
+        ROUNDED: (ROUNDED, theme().cycle[2], 0.8),
+    }
 
 
-def _draw_legend(page: Page, top: float, worked: ExampleResult) -> float:
-    """Draw what the frames mean, if anything is printed; return the lower edge."""
-    states = [stage.states for stage in worked.stages if stage.states is not None]
-    if not states:
-        return top
-    legend = [
-        (f"□ {_NAMES.get(state, state)}", color)
-        for state, color in _frames().items()
-        if any(state in of for of in states)
-    ]
-    left, below = page.left, top
-    for text, color in [*legend, (f"no frame: {EXACT}", theme().muted)]:
-        wide = page.ruler.width(text, SMALL_SIZE)
-        if left + wide > page.right:
-            left, top = page.left, below
-        below = page.write(left, top + 0.02, [text], color=color)
-        left += wide + _GAP
-    return below
-
-
-def _slots(rows: Sequence[Sequence[Matrix]], room: float) -> tuple[int, float, float]:
+def _slots(rows: Sequence[Sequence[Matrix]], room: float) -> _Slots:
     """Return how many matrices stand beside each other, the width of a cell, and of a place."""
     columns = max(len(one.columns) for row in rows for one in row)
     for count in range(max(map(len, rows)), 0, -1):
@@ -132,17 +120,12 @@ def _draw_given(page: Page, row: Sequence[Matrix], cell: float, top: float) -> f
 
 
 def _draw_stage(
-    page: Page,
-    title: str,
-    stage: ReplayedStage,
-    row: Sequence[Matrix],
-    place: Place,
-    slots: tuple[int, float, float],
+    page: Page, number: int, stage: ReplayedStage, row: list[Matrix], place: Place, slots: _Slots
 ) -> float:
     """Draw the text of a stage and its matrices, one place for each source; return the end."""
     (left, top), (count, cell, apart) = place, slots
     room = _TEXT - _GAP if page.width >= WIDE else page.room
-    edge = page.subtitle(page.left, top, literal(title, 120), room)
+    edge = page.subtitle(page.left, top, literal(f"{number} {stage.title}", 120), room)
     for text in (stage.formula, *stage.notes):
         edge = page.paragraph(page.left, edge + 0.02, literal(text, 400), room)
     line, below = (top, edge) if page.width >= WIDE else (edge + 0.04, edge)
@@ -184,6 +167,6 @@ def _draw_matrix(
     ax.xaxis.tick_top()
     ax.tick_params(length=0, pad=1.5)
     for (i, j), state in np.ndenumerate(matrix.states) if matrix.states is not None else ():
-        if color := _frames().get(state):
-            frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), color, _LINES[state])
+        if state in _frames():
+            frame(ax, (j + 0.05, i + 0.09), (0.9, 0.82), *_frames()[state][1:])
     return top + m * _ROW

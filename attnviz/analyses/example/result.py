@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -124,9 +125,7 @@ class ReplayedStage(Savable):
     @property
     def noun(self) -> str:
         """The title in a sentence, without its symbol: "keys" of "Keys K"."""
-        words = self.title.split()
-        words = words[: -(len(words) > 1 and len(words[-1]) == 1) or None]
-        return " ".join([words[0].lower(), *words[1:]])
+        return re.sub(r" \w$", "", self.title[:1].lower() + self.title[1:])
 
     @property
     def untold(self) -> int:

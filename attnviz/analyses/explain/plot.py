@@ -7,24 +7,16 @@ import math
 from collections import Counter
 
 import torch
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
-from attnviz.analyses.explain.text import draw_bars, draw_words, of_words
+from attnviz.analyses.explain.text import draw_words, of_words
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
-from attnviz.figures import figure
-from attnviz.figures.cells import draw_effects, number_axis
+from attnviz.figures import cells, figure
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
-from attnviz.figures.style import (
-    AXIS_ROOM,
-    CAPTION_GAP,
-    FULL_WIDTH,
-    NUMBER_SIZE,
-    SMALL_SIZE,
-    power,
-    theme,
-)
+from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, power, theme
 from attnviz.results.axis import is_word
 from attnviz.results.text import literal, signed, source_and_notes
 
@@ -64,7 +56,9 @@ def explain(
     with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.subheading(top, result.finding, theme().ink) + _GAP
-        top = _draw_text(page, result, top) + _GAP
+        _, _, words, bars = of_words(result)
+        top = draw_words(page, words, top) + 0.06
+        top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
         top = _draw_table(page, result, top)
         if result.heads is not None:
             top = _draw_heads(page, result, result.heads, top + _GAP)
@@ -111,12 +105,6 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     return parts
 
 
-def _draw_text(page: Page, result: ExplainResult, top: float) -> float:
-    """Write the text with a color behind each word, and a key; return the lower edge."""
-    _, _, words, bars = of_words(result)
-    return draw_bars(page, bars, draw_words(page, words, top) + 0.06)
-
-
 def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     """Draw methods × words, each row on its own scale, with ρ at the right; return its end."""
     rows = {_MEASURED: (result.consensus, "")} if result.causal else {}
@@ -143,22 +131,15 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     if has_rho:
         page.write(page.right, top, ["ρ with measured"], align="right")
     top = page.paragraph(page.left, top, key, right - page.left) + 0.03
-    ax = page.axes(left, top, right - left, _ROW * len(rows), bare=True)
-    ax.set(xlim=(0, len(shown)), ylim=(len(rows), 0))
-    for line, (name, (scores, interval)) in enumerate(rows.items()):
-        numbers = scores.tolist()
-        largest = max(abs(numbers[index]) for index in shown) or 1.0
-        drawn = [numbers[index] / largest for index in shown]
-        best = shown.index(first) if (first := result.first(numbers)) in shown else -1
-        for n, number in enumerate(drawn):
-            fill = theme().values((1 + number) / 2)
-            ax.bar(n + 0.5, 1, width=1, bottom=line, color=fill, edgecolor=theme().ground)
-            if cell >= _NUMBERED:
-                ax.text(
-                    n + 0.5, line + 0.5, signed(number),
-                    ha="center", va="center_baseline", color=theme().readable_on(fill),
-                    fontsize=NUMBER_SIZE, weight="bold" if n == best else "normal",
-                )  # fmt: skip
+    ax = page.axes(left, top, right - left, _ROW * len(rows))
+    table = torch.stack([torch.as_tensor(scores)[shown].double() for scores, _ in rows.values()])
+    table /= table.abs().amax(1, keepdim=True).clamp(min=1e-30)
+    mesh = cells.draw_cells(ax, table, theme().values, Normalize(-1, 1))
+    best = torch.tensor([[n == first for n in shown] for first in firsts], device="cpu")
+    for written, weight in ((~best, "normal"), (best, "bold")):
+        if cell >= _NUMBERED:
+            cells.write_numbers(ax, mesh, table, signed, shown=written, fontweight=weight)
+    for line, (name, (_, interval)) in enumerate(rows.items()):
         middle = top + (line + 0.5) * _ROW
         page.write(left - 0.05, middle, [name], align="right", va="center_baseline")
         page.write(page.right, middle, [interval], align="right", va="center_baseline")
@@ -209,7 +190,7 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
     title = f"{result.quantity[0].upper()}{result.quantity[1:]} {' and '.join(changes)}"
     place = page.left, page.subtitle(page.left, top, title, room) + 0.03
     claimed = [(int(layer), int(head)) for layer, _, head in (n.partition(".") for n in named)]
-    return draw_effects(
+    return cells.draw_effects(
         page, effects.best, place, room, unit=result.unit, raises="the head raises it",
         claimed=claimed, measured=effects.is_exact,
     )  # fmt: skip
@@ -243,7 +224,7 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
             ha="center", va="center", fontsize=SMALL_SIZE,
             weight="bold" if label == labels[-1] else "normal",
         )  # fmt: skip
-    number_axis(ax.xaxis, shown, across)
+    cells.number_axis(ax.xaxis, shown, across)
     ax.spines[:].set_visible(False)
     ax.tick_params(axis="y", length=0, labelsize=SMALL_SIZE, colors=theme().muted)
     key = "after layer; bars: probability"

@@ -20,7 +20,7 @@ from attnviz.analyses.maps.result import AttentionMap
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import InputError, refuse_given
 from attnviz.figures import claims, figure, style
-from attnviz.figures.cells import SCALE, WeightScale, draw_scale, frame, signed_norm
+from attnviz.figures.cells import Bar, WeightScale, draw_scales, frame, signed_norm
 from attnviz.figures.layout import CaptionLength, Page, face, new_page
 from attnviz.figures.style import CAPTION_GAP, GAP, MM, SMALL_SIZE, WIDE, theme
 from attnviz.results import Provenance
@@ -31,8 +31,7 @@ _SIZE, _LINE = 8.0, 14.5 / 72  # points; inches of a line
 _PAD, _APART = 0.3 * MM, 1.0 * MM  # around a word on its color, and beside one in a box
 _READABLE = 4.5  # the least contrast of a word and its color (WCAG 2)
 _LATER = " come later: they"
-_Bar: TypeAlias = tuple[str, ScalarMappable, str]  # colors, and what is at both ends
-_Shown: TypeAlias = tuple[str, str, "list[_Word]", list[_Bar]]  # title, sentences, words, scales
+_Shown: TypeAlias = tuple[str, str, "list[_Word]", list[Bar]]  # title, sentences, words, scales
 
 
 @dataclass
@@ -109,7 +108,8 @@ def text(
         points = style.TITLE_SIZE - 2 * small
         top = page.subtitle(page.left, style.MARGIN, title, page.room, points=points) + 0.02
         top = page.paragraph(page.left, top, says, page.room, points=SMALL_SIZE - small) + GAP
-        end = draw_bars(page, bars, draw_words(page, words, top) + GAP)
+        place = page.left, page.right
+        end = draw_scales(page, bars, place, draw_words(page, words, top) + GAP)
         return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)
 
 
@@ -145,12 +145,7 @@ def _of_map(drawn: AttentionMap, query: int | str | None) -> _Shown:
     says = f"{drawn.where}. " * bool(finding.sentence)
     says += f"The color of a word is the weight that {name} gives it."
     says += f" Gray words{_LATER * (not later[:row].any())} are not read." * bool(later.any())
-    bars = []
-    for name, bar in scale.bars:
-        low, high = (float(end or 0.0) for end in (bar.norm.vmin, bar.norm.vmax))  # type: ignore[arg-type]
-        most = signed(high) if low else f"{high:.0%} {name}".replace(" of", ",")
-        bars += [(signed(low) if low else "0", bar, most)] if high > 1e-9 else []
-    return finding.sentence or drawn.where, says, words, bars
+    return finding.sentence or drawn.where, says, words, scale.ends
 
 
 def _find_row(drawn: AttentionMap, query: int | str | None) -> tuple[int, claims.Finding]:
@@ -309,20 +304,3 @@ def _readable(word: _Word) -> str:
     behind, *light = linear @ style.LUMINANCE + 0.05
     known = zip(colors, light, strict=True)
     return next(one for one, on in known if max(on, behind) >= _READABLE * min(on, behind))
-
-
-def draw_bars(page: Page, bars: Iterable[_Bar], top: float) -> float:
-    """Draw what the colors are, below each other where they do not fit; return the lower edge."""
-    points, x, (key, tall) = SMALL_SIZE - 0.5 * (page.width <= WIDE), page.left, SCALE
-    for low, bar, high in bars:
-        start = page.ruler.width(low, points) + MM
-        high = page.ruler.clip(high, page.room - start - key - MM, points)
-        wide = start + key + MM + page.ruler.width(high, points)
-        if x > page.left and x + wide > page.right:
-            x, top = page.left, top + 3.4 * MM
-        canvas, start = page.canvas(x, top, wide, tall), x + start
-        names = (x, low), (start + key + MM, high)
-        draw_scale(page, canvas, bar, start, top, names, fontsize=points)
-        canvas.set(xlim=(x, x + wide))
-        x += wide + 4 * MM
-    return top + tall

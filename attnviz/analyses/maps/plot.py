@@ -50,6 +50,7 @@ _MOST_CELLS = 500  # along a side; more would be too small for print
 _LARGEST_IMAGE = 3.2  # inches of a side of the image
 _MOST_DOUBLINGS = 5.0  # at which colors end
 _LONGEST_WORD = 0.5  # inches of a word beside a tile
+_LEAST_ROOM = 1.6  # inches of a color scale with its ends
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
 Patch: TypeAlias = tuple[int, int] | str
@@ -608,7 +609,9 @@ def _draw_sentence(
     names.draw(canvas, start, ax, grid.middles()[1].tolist())
     bottom = _draw_brackets(page, drawn, grid, start + tall, right)
     if look.cbar and look.cbar_ax is None:
-        bottom = _draw_scales(page, scale, grid.left, bottom + 2.4 * MM, right)
+        bottom = (
+            cells.draw_scales(page, scale.ends, (page.left, right), bottom + 2.4 * MM) + GAP / 2
+        )
     return ax, bottom, (page.left, bottom)
 
 
@@ -683,26 +686,6 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
             ha="center", va="top", fontstyle="italic" if name == "generated" else "normal",
         )  # fmt: skip
     return top + below
-
-
-def _draw_scales(page: Page, scale: WeightScale, left: float, top: float, right: float) -> float:
-    """Draw what the colors mean, in one line; return the lower edge."""
-    points, low, bars = _small(page), scale.norm.vmin or 0.0, scale.bars
-    least = f"{low:.0%}" if low else "0"
-    names = [
-        f"{bar.norm.vmax or 0.0:.0%} {'on gray words' if ' and ' in name else name}".strip()
-        for name, bar in bars
-    ]
-    names = [name.replace(" of ", " on ") for name in names]
-    begin = page.ruler.width(least, points) + 0.8 * MM
-    wide = [begin + cells.SCALE[0] + MM + page.ruler.width(name, points) for name in names]
-    x = left if left + sum(wide) + 4 * MM * (len(wide) - 1) <= right else page.left
-    canvas = page.canvas(page.left, top, right - page.left, cells.SCALE[1])
-    for name, room, (_, bar) in zip(names, wide, bars, strict=True):
-        ends = (x, least), (x + begin + cells.SCALE[0] + MM, name)
-        cells.draw_scale(page, canvas, bar, x + begin, top, ends, fontsize=points, va="center")
-        x += room + 4 * MM
-    return top + cells.SCALE[1] + GAP / 2
 
 
 def _name_cell(ax: Axes, drawn: AttentionMap, scale: WeightScale, cell: tuple[int, int]) -> None:
@@ -1202,10 +1185,11 @@ def draw_head_grid(
     if ratios is not None:
         return bottom
     if words is None:
-        _draw_bars_below(page, scale, left, right, bottom)
-        return bottom + 0.18
-    _draw_bars_below(page, scale, left + indent + width / columns, right, bottom)
-    return max(bottom + 0.18, top + height + words[1].room)
+        return cells.draw_scales(page, scale.ends, (left, right), bottom)
+    beside, below = left + indent + width / columns, top + height + words[1].room
+    if right - beside < _LEAST_ROOM:
+        beside, bottom = left, below + MARGIN
+    return max(below, cells.draw_scales(page, scale.ends, (beside, right), bottom))
 
 
 def _fit_titles(
@@ -1228,19 +1212,6 @@ def _words_beside(maps: HeadMaps, ruler: layout.Ruler, tile: float) -> tuple[Tic
     (y, x), longest = maps.sides, _LONGEST_WORD
     rows = fit_ticks(maps.rows, cell, ruler, axis="y", side=y, longest=longest)
     return rows, fit_ticks(maps.columns, cell, ruler, axis="x", side=x, longest=longest)
-
-
-def _draw_bars_below(page: Page, scale: WeightScale, left: float, right: float, top: float) -> None:
-    """Draw as many color bars as fit side by side, aligned with the right edge."""
-    size = max(0.19 * (right - left), 0.4)
-    bars = scale.bars
-    labels = [f"weight {name}".strip() for name, _ in bars]
-    if sum(size + page.ruler.width(label, TEXT_SIZE) + 2 * GAP for label in labels) > right - left:
-        bars, labels = bars[:1], ["weight"]
-    end = right - 0.08
-    for label, (_, bar) in zip(labels[::-1], bars[::-1], strict=True):
-        color_bar(bar, page.axes(end - size, top, size, 0.06), label, horizontal=True)
-        end -= size + page.ruler.width(label, TEXT_SIZE) + 2 * GAP
 
 
 def _tile(
@@ -1316,16 +1287,12 @@ def draw_head_summary(
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
     counts = Counter(name for name, _ in looks)
-    x, y = place[0], top + down * grid.rows + style.AXIS_ROOM + 0.06
-    for name in filter(counts.get, colors):  # the key
+    y = top + down * grid.rows + style.AXIS_ROOM + 0.06
+    key = []
+    for name in filter(counts.get, colors):
         word = " word" if name in ("first", "same") else ""
-        text = f"{name}{word} ({counts[name]})"
-        wide = 0.12 + page.ruler.width(text, SMALL_SIZE)
-        if x > place[0] and x + wide > right:
-            x, y = place[0], y + line_height(SMALL_SIZE) + 0.03
         mark, color = ("□", theme().ink) if name == OTHER_WORDS else ("■", colors[name])
-        page.write(x, y, [mark], color=color)
-        page.write(x + 0.12, y, [text])
-        x += wide + 0.14  # inches between the entries
+        key.append((mark, color, f"{name}{word} ({counts[name]})"))
+    y = page.legend(place[0], y, right, key)
     note = "The darker a head, the more of its attention goes there."
-    return page.paragraph(place[0], y + line_height(SMALL_SIZE) + 0.03, note, right - place[0])
+    return page.paragraph(place[0], y, note, right - place[0])

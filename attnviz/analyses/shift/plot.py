@@ -447,11 +447,12 @@ def _range(result: ShiftResult) -> tuple[float, float]:
 def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
     # The title, what is drawn, and the inches for the labels on its left.
     panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
-        ("Between the regions", _draw_axis, 0.3),
         ("Added directly by each head", _draw_by_head, 0.3),
         ("Added directly by each layer", _draw_value_and_routing, 0.3),
         ("Added to the vector in all", _draw_residual_stream, 0.55),
-    ][result.rails is None :]
+    ]
+    if result.rails is not None:
+        panels.insert(0, ("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
         title = f"{name.capitalize()} of each head"
         panels.append((title, partial(_draw_effect, name=name), 0.5))
@@ -478,8 +479,9 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
             layout.color_bar(mesh, bar, "contribution")
         if draw is _draw_value_and_routing:
             key = below + tall + style.AXIS_ROOM
-            page.write(left, key, ["■ value"], color=theme().cycle[3])
-            page.write(left + 0.6, key, ["■ routing"], color=theme().cycle[5])
+            colors = theme().cycle[3], theme().cycle[5]
+            named = zip("■■", colors, ("value", "routing"), strict=True)
+            page.legend(left, key, page.right, named)
     return top + 0.2 + tall + style.AXIS_ROOM + 0.15
 
 
@@ -517,22 +519,18 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
 def _draw_axis(ax: Axes, result: ShiftResult) -> None:
     assert result.rails is not None
     layers, colors = np.arange(result.place.shape[1]), theme()
-    ends = zip(result.rails, result.regions, colors.sides[:2], (1, -1), strict=True)
-    for rail, name, color, up in ends:
-        ax.plot(layers, rail, color=color, linewidth=0.8, linestyle=_DOTS)
-        ax.annotate(
-            name, (1, rail[-1].item()), xycoords=("axes fraction", "data"), xytext=(-1, 2 * up),
-            textcoords="offset points", ha="right", va="bottom" if up > 0 else "top",
-            color=colors.muted, fontsize=SMALL_SIZE, parse_math=False,
-        )  # fmt: skip
     up = 1 if result.reached[0] >= result.reached[1] else -1
-    paths = ("here", colors.ink, colors.ink, up), (result.without, colors.gray, colors.muted, -up)
-    for places, (name, color, ink, side) in zip(result.place, paths, strict=True):
+    named = [*zip(result.regions, (1, -1), (-1, -1), strict=True), ("here", up, -2)]
+    named.append((result.without, -up, -2))
+    for places, color in zip(result.rails, colors.sides, strict=False):
+        ax.plot(layers, places, color=color, linewidth=0.8, linestyle=_DOTS)
+    for places, color in zip(result.place, (colors.ink, colors.gray), strict=True):
         ax.plot(layers, places, "o-", color=color, linewidth=1.0, ms=2.5)
+    for places, (name, side, at) in zip((*result.rails, *result.place), named, strict=True):
         ax.annotate(
-            name, (layers[-2], places[-2].item()), (0, 3 * side), textcoords="offset points",
-            ha="right", va="bottom" if side > 0 else "top", color=ink, fontsize=SMALL_SIZE,
-            parse_math=False,
+            name, (layers[at], places[at].item()), (0, 3 * side), textcoords="offset points",
+            ha="right", va="bottom" if side > 0 else "top", fontsize=SMALL_SIZE, parse_math=False,
+            color=colors.ink if name == "here" else colors.muted,
         )  # fmt: skip
     ax.margins(y=0.18)
     ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])

@@ -87,12 +87,12 @@ def steps(
         )
     texts = [*result.queries, *result.keys, source(result.provenance)]
     with new_page(width, caption, texts, figure) as page:
-        top = _draw_heading(page, result)
+        top, claimed = _draw_heading(page, result)
         for names in _rows_of_stages(result, wide=width * MM >= style.WIDE):
             if names:
                 top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
             else:
-                top = _draw_attention_vector(page, result, top) + _BETWEEN
+                top = _draw_attention_vector(page, result, top, claimed) + _BETWEEN
         framed = f"rows are tokens; framed is the row of {quoted(result.word)}"
         if result.heads > 1:
             framed += f", and among the heads side by side what head {result.head} adds"
@@ -144,7 +144,7 @@ def attention_vector(
     result = _as_steps(result, layer=layer, head=head, word=word)
     texts = [*result.keys, result.word, source(result.provenance)]
     with new_page(width, caption, texts, figure) as page:
-        end = _draw_attention_vector(page, result, _draw_heading(page, result))
+        end = _draw_attention_vector(page, result, *_draw_heading(page, result))
         parts = [
             source(result.provenance),
             *result.notes,
@@ -155,11 +155,13 @@ def attention_vector(
         return page.finish(end + _BETWEEN, parts, result.checked_agreement)
 
 
-def _draw_heading(page: Page, result: StepsResult) -> float:
-    """Write which key contributes most to the attention vector, and which head it is."""
+def _draw_heading(page: Page, result: StepsResult) -> tuple[float, int | None]:
+    """Write which key contributes most, and which head it is; return the lower edge and the key."""
     where = selection(result.stack, (result.layer,), (result.head,))
-    if (key := _claimed(result)) is None:
-        return page.heading(where) + 0.06
+    key = int(result.shares.argmax())
+    are_known = were_read(result.side("query"), result.row) and were_read(result.side("key"), key)
+    if not result.shares.isfinite().all() or not are_known:
+        return page.heading(where) + 0.06, None
     weights = result["weights"].values
     weight = float(weights[result.row, key])
     written = _signed_number(cells.range_of(weights), weight) if result.signed else f"{weight:.2f}"
@@ -167,14 +169,7 @@ def _draw_heading(page: Page, result: StepsResult) -> float:
         f"{quoted(result.keys[key])} contributes {result.shares[key]:.0%} of the attention vector "
         f"of {quoted(result.word)}, with a weight of {written}"
     )
-    return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06
-
-
-def _claimed(result: StepsResult) -> int | None:
-    """Return the key that contributes most, if it and the query were read as words."""
-    key = int(result.shares.argmax())
-    are_known = were_read(result.side("query"), result.row) and were_read(result.side("key"), key)
-    return key if are_known and result.shares.isfinite().all() else None
+    return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06, key
 
 
 def _signed_number(end: float, value: float) -> str:
@@ -364,7 +359,9 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
     return end
 
 
-def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float:
+def _draw_attention_vector(
+    page: Page, result: StepsResult, top: float, claimed: int | None
+) -> float:
     """Draw weight × value for every key, and their sum below; return the lower edge."""
     ruler, left, right = page.ruler, page.left, page.right
     labels, weights, values, products, shares = _vector_rows(result)
@@ -408,9 +405,8 @@ def _draw_attention_vector(page: Page, result: StepsResult, top: float) -> float
     range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
     cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
     beside: dict[str, Any] = {"va": "center_baseline", "color": theme().muted}
-    key = _claimed(result)
     for row, share in enumerate(shares.tolist()):
-        is_claimed = key is not None and share == float(result.shares[key])
+        is_claimed = claimed is not None and share == float(result.shares[claimed])
         look = {"color": theme().claim, "weight": "bold"} if is_claimed else {}
         percent = with_minus(f"{round(100 * share)}%")
         page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **(beside | look))

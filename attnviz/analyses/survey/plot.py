@@ -136,15 +136,9 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
     grid.number_sides(ax, (across, down))
-    x, line = page.left + AXIS_ROOM, top + down * grid.rows + AXIS_ROOM
-    bottom = line
-    for role, color in colors.items():  # the key
-        wide = page.ruler.width(name := result.name_of(role), SMALL_SIZE) + 0.3
-        if x + wide > page.left + AXIS_ROOM + room:
-            x, line = page.left + AXIS_ROOM, bottom
-        page.write(x, line, ["■"], color=color)
-        bottom = page.write(x + 0.12, line, [name])
-        x += wide
+    key = [("■", color, result.name_of(role)) for role, color in colors.items()]
+    left, bottom = page.left + AXIS_ROOM, top + down * grid.rows + AXIS_ROOM
+    bottom = page.legend(left, bottom, left + room, key)
     if not is_wide:
         return _draw_named(page, result, (page.left, page.right), bottom + _GAP) + _GAP
     left = page.left + 0.5 * page.room + _GAP

@@ -105,7 +105,7 @@ SURVEY.words(
     "heads and statistics) from what the keys of each query give when they are shuffled; of "
     "entropy and of the token read most, from what the model does on shuffled tokens.",
     "Mean weight of heads with a role (line: even weights)",
-    "Each statistic: layers down, heads across, darkest: the number above; faint: unsure",
+    "Each statistic: layers down, heads across; darkest: the number above; faint: unsure",
 )
 
 

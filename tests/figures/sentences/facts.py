@@ -89,8 +89,7 @@ LABELS = {
     "special tokens", "image, as the model reads it", "weight ÷ even (framed: most)",
     "weight ÷ even weight", "of the range", "share", "right", "entering layer", "95% of shuffles",
     "contribution", "its contribution", "patching one head", "units of the hidden state",
-    "main other direction →", "none", "■", "■ value", "■ routing", "no frame: follows exactly",
-    "□ wrong: an error begins here", "□ inherits an error", "□ within rounding", "printed",
+    "main other direction →", "none", "■", "□", "value", "routing", "printed",
     "static", "output", "guess", "own side", "nearer to", "another", "undecided", "from here on",
     "here",
 }  # fmt: skip

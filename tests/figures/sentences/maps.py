@@ -179,14 +179,27 @@ MAPS.words("The strongest links between words: a dashed box looks at a solid one
 @MAPS.sentence("<share> between words")
 def map_scale(facts, said):
     """The end of the scale: the largest weight of a cell between two words."""
-    return {"share": np.asarray(facts.weights, float)[between_words(facts)].max()}
+    return {"share": end_of_scale(facts, between_words(facts), said)}
+
+
+@MAPS.sentence("<share> of the weight")
+def map_only_scale(facts, said):
+    """Of a map without tokens that say nothing, or with many keys."""
+    cells = np.ones(np.asarray(facts.weights).shape[-2:], bool)
+    return {"share": end_of_scale(facts, cells, said)}
+
+
+def end_of_scale(facts, cells, said):
+    """Return the largest weight of some cells; of an overview it is that of all heads."""
+    weights = np.asarray(facts.weights, float)
+    own, shown = weights[..., cells].max(), float(said["share"].rstrip("%")) / 100
+    return own if weights.ndim > 2 else OneOf([own, max(own, shown)])
 
 
 @MAPS.sentence("<share> on <what:special tokens|the first word>")
 def map_gray_scale(facts, said):
     what = "the first word" if starts_with_sink(facts) else "special tokens"
-    weights = np.asarray(facts.weights, float)
-    return {"share": weights[~between_words(facts)].max(), "what": what}
+    return {"share": end_of_scale(facts, ~between_words(facts), said), "what": what}
 
 
 def between_words(facts):

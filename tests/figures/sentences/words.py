@@ -859,10 +859,13 @@ def shift_patched_everywhere(facts, said):
     return {}
 
 
-SHIFT.words("Directly, by head", "Directly, by layer", "Residual stream", "Between the regions")
 SHIFT.words(
-    "Direct effect",
-    "Total effect",
+    "Added directly by each head", "Added directly by each layer", "Added to the vector in all",
+    "Between the regions",
+)  # fmt: skip
+SHIFT.words(
+    "Direct effect of each head",
+    "Total effect of each head",
     "static",
     "output",
     "here",

@@ -278,7 +278,7 @@ EXAMPLE.words(
     "nearest printed stages.",
     "A cell follows exactly if it differs from the printed one by at most half a unit of the last "
     "digit, and within rounding if the rounding of printed cells before it can explain the rest.",
-    "from the inputs", "no frame: follows exactly", "computed",
+    "from the inputs", "computed",
     "≠ wrong, ↳ inherit errors, ≈ within rounding, no mark: follows exactly",
 )  # fmt: skip
 
@@ -288,7 +288,7 @@ def example_sources(facts, said):
     return [{"sources": " and ".join(one.sources)} for one in worked_out(facts).stages]
 
 
-@EXAMPLE.sentence("□ <what:wrong: an error begins here|inherits an error|within rounding>")
+@EXAMPLE.sentence("<what:wrong: an error begins here|inherits an error|within rounding>")
 def example_frame(facts, said):
     worked = worked_out(facts)
     rounded = any(
