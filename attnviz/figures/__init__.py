@@ -23,10 +23,7 @@ Figure or SubFigure
 
 
 def documented(docstring: str, result: str = "") -> str:
-    """Return a docstring with the parameters and the result that all figures share.
-
-    result : the description of the first parameter.
-    """
+    """Return a docstring with that of the result, and with what all figures share."""
     own, section = inspect.cleandoc(docstring), "\n\nParameters\n----------"
     shared = _SHARED if section in own else section + result + _SHARED
     own = own.replace(section, section + result)

@@ -166,10 +166,7 @@ class Names:
 
     @classmethod
     def fit(cls, grid: Grid, ruler: Ruler, place: tuple[float, float]) -> Names:
-        """Choose the first form in which the words fit between the edges of a place.
-
-        Words stand above their columns, or in one line with hair lines to them, or upright.
-        """
+        """Write words above their columns, or in one line with hair lines to them, or upright."""
         sentence, columns = grid.columns, grid.places
         widths, (left, right) = sentence.widths(ruler), place
         order = np.argsort(columns)
@@ -197,10 +194,7 @@ class Names:
         return cls(sentence, columns, "upright", points, columns, feet)
 
     def draw(self, canvas: Axes, bottom: float, ax: Axes, places: Sequence[float]) -> None:
-        """Write the words above a map that begins at the bottom, as the labels of its axes.
-
-        ax, places : the axes of the map, and the middles of its columns there.
-        """
+        """Write the words above the axes of a map, as labels at the middles of its columns."""
         dy, high = 0.8 * MM, 0.28 * line_height(self.points)
         how: dict[str, Any] = {"ha": "center", "va": "baseline", "parse_math": False}
         if self.form == "line":  # a hair line leads each word to its column

@@ -235,10 +235,7 @@ def draw_cells(
     edges: Edges | None = None,
     **mesh: Any,
 ) -> QuadMesh:
-    """Draw numbers (m, n) as cells, the first row on top. Masked numbers stay blank.
-
-    edges : of the rows and of the columns, if they are not 0, 1, 2 … mesh : for `pcolormesh`.
-    """
+    """Draw numbers (m, n) as cells between edges, by default 0, 1, 2 …; masked ones stay blank."""
     m, n = values.shape
     down, across = edges or (np.arange(m + 1.0), np.arange(n + 1.0))
     # A matrix with more cells is drawn as one image, which keeps files small.
@@ -583,10 +580,7 @@ class HeadGrid:
 def number_axis(
     axis: Axis, numbers: Sequence[int], cell: float, name: str = "", middle: float = 0.5
 ) -> None:
-    """Number the cells along one axis, with gaps where there is little room.
-
-    cell : its size in inches. middle : what the numbers stand beside, as a share of the cell.
-    """
+    """Number cells, of a size in inches, beside their middle, with gaps where they have no room."""
     every = math.ceil(1.6 * SMALL_SIZE / 72 / cell)
     labels = [str(number) for number in numbers[::every]]
     axis.set_ticks(np.arange(0, len(numbers), every) + middle, labels, fontsize=SMALL_SIZE)

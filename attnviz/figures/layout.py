@@ -318,11 +318,7 @@ class Page:
         left: float = MARGIN,
         bottom: float = 0.0,
     ) -> Figure:
-        """Write parts as sentences with the verdict below, end the page, and place everything.
-
-        parts : the most important first. left, bottom : the left edge of the caption, and the lower
-        edge of what is beside it.
-        """
+        """Write parts, the most important first, and the verdict, beside what ends at `bottom`."""
         self.figure.set_label(_description(parts, agreement))
         room = self.right - left  # two lines, or as much in a column beside a panel
         most = round(2 * self.room / room) if self.caption == "short" else None
@@ -568,11 +564,7 @@ def _paragraphs(
     *,
     full: bool = False,
 ) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the sentences and the verdict, broken into lines, each with its color and weight.
-
-    most : the largest number of lines of sentences; those that do not fit are left out. full :
-    whether the verdict has every difference.
-    """
+    """Yield the sentences that fit in `most` lines, and the verdict, with their colors."""
     lines: list[str] = []
     shown: list[str] = []
     for sentence in map(_sentence, parts):

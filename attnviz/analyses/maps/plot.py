@@ -777,10 +777,7 @@ def _draw_weights(
     say: Callable[[float], str] = cells.decimals,
     points: float = style.NUMBER_SIZE,
 ) -> None:
-    """Draw weights (m, n) as cells, the masked ones hatched.
-
-    written : the cells whose number is written, if any are. say, points : of these numbers.
-    """
+    """Draw weights (m, n) as cells, the masked ones hatched, with the numbers of some `written`."""
     if "fmt" in look.mesh:
         say = f"{{:{look.mesh['fmt']}}}".format
     if written is not None and scale.masked is not None:
@@ -1217,10 +1214,7 @@ def _words_beside(maps: HeadMaps, ruler: layout.Ruler, tile: float) -> tuple[Tic
 def _tile(
     maps: Tensor, scale: WeightScale, rows: int, columns: int, *, headroom: float
 ) -> tuple[NDArray[np.uint8], tuple[float, float]]:
-    """Return the colors of maps (N, m, n) in tiles, and the share of a tile that a map fills.
-
-    headroom : the gap above each map, as a share of its height.
-    """
+    """Return the colors of maps (N, m, n) in tiles with a gap, and the share that a map fills."""
     m, n = (min(side, 64) for side in maps.shape[1:])  # the cells that a tile has room for
     scale, maps = scale.pooled((m, n)), cells.pool_largest(maps.float(), (m, n))
     across, down = max(1, round(0.12 * n)), max(1, round(headroom * m))

@@ -311,10 +311,7 @@ class Panel:
 def head_panels(
     page: Page, heads: Sequence[HeadName], panels: Sequence[Panel], top: float
 ) -> float:
-    """Draw panels in rows, each a grid of all heads; return the lower edge.
-
-    Unsure heads have faint colors, or none in a signed panel. Titles say where colors end.
-    """
+    """Draw panels of heads; unsure ones are faint, or blank if signed. Return the lower edge."""
     least = 1.35 if page.width > WIDE else 0.95
     columns = max(1, int((page.room + _GAP) / (least + _GAP)))
     across = (page.room - (columns - 1) * _GAP) / columns - _NUMBERS
