@@ -146,16 +146,16 @@ def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
 @pytest.mark.parametrize("special", ["keep", "remove"])
 def test_the_scale_is_labeled_and_covers_the_weights_of_words(train, special):
     drawn = attention_map(train, layer=2, head=3, special=special)
-    scales = attnviz.plot.heatmap(drawn).figure.axes[2]
-    said = [text.get_text() for text in scales.texts]
+    scales = attnviz.plot.heatmap(drawn).figure.axes[2:]
+    said = [text.get_text() for ax in scales for text in ax.texts]
     words = drawn.weights[1:-1, 1:-1] if special == "keep" else drawn.weights
     between = f"{words.max():.0%}"
     if special == "remove":
-        assert said == ["0", between]
+        assert said == ["0", f"{between} of the weight"]
     else:
         largest = f"{drawn.weights.max():.0%} on special tokens"
         assert said == ["0", f"{between} between words", "0", largest]
-    assert scales.images[0].get_cmap().name == "devon_r"
+    assert scales[0].images[0].get_cmap().name == "devon_r"
 
 
 def test_cells_above_even_weights_have_their_weight_in_readable_numbers(train):
@@ -277,28 +277,30 @@ def test_one_text_has_no_brackets(train):
 
 def test_a_head_grid_draws_every_head_of_every_layer(train):
     figure = attnviz.plot.heads(train)
-    mosaic, gray, bar = figure.axes
+    mosaic, *bars = figure.axes
     (image,) = mosaic.images
     assert labels(mosaic.yaxis) == [str(layer) for layer in range(6)]
     assert labels(mosaic.xaxis) == [str(head) for head in range(12)]
     assert len(tiles(mosaic)) == 72
+    whole = np.stack([train.weights(layer).numpy() for layer in range(6)])
+    largest, gray = whole[..., 1:-1, 1:-1].max(), whole.copy()
+    gray[..., 1:-1, 1:-1] = 0
     for layer, head in ((0, 0), (2, 3), (5, 11)):
         weights = train.weights(layer, head)
-        expected = colors_of(weights, bar, "devon_r")
-        expected[[0, -1]] = colors_of(weights, gray, None)[[0, -1]]
-        expected[:, [0, -1]] = colors_of(weights, gray, None)[:, [0, -1]]
+        expected = colors_of(weights, largest, "devon_r")
+        expected[[0, -1]] = colors_of(weights, gray.max(), None)[[0, -1]]
+        expected[:, [0, -1]] = colors_of(weights, gray.max(), None)[:, [0, -1]]
         np.testing.assert_allclose(tile_of(image, layer, head, 9), expected, atol=1.01)
-    largest = max(train.weights(layer)[:, 1:-1, 1:-1].max().item() for layer in range(6))
-    assert bar.get_xlim()[1] == pytest.approx(largest)
-    assert bar.get_ylabel() == "weight between words"
-    assert gray.get_ylabel() == "weight of special tokens"
+    said = [text.get_text() for ax in bars for text in ax.texts]
+    of_words, of_tokens = f"{largest:.0%} between words", f"{gray.max():.0%} on special tokens"
+    assert said == ["0", of_words, "0", of_tokens]
     assert "In each tile the 9 queries run down and the keys across." in page_text(figure)
 
 
-def colors_of(weights, bar, name):
-    """Return the colors of weights by the scale of a color bar, from 0 to 255."""
+def colors_of(weights, largest, name):
+    """Return the colors of weights by a scale up to the largest, from 0 to 255."""
     colors = style.theme().weights if name else style.theme().neutral
-    return 255 * colors((weights / bar.get_xlim()[1]).numpy())
+    return 255 * colors(weights.numpy() / largest)
 
 
 def tile_of(image, row, column, size, colors=None):

@@ -105,7 +105,7 @@ def test_gray_tokens_with_larger_weights_have_a_scale_of_their_own(train):
     drawn = attnviz.attention_map(train, layer=5, head=3)
     figure = plot.text(drawn, query="train")
     special = drawn.weights[drawn.rows.index("train"), [0, -1]].max()
-    assert words_on_bars(figure)[-1] == f"{float(special):.0%}, special tokens"
+    assert words_on_bars(figure)[-1] == f"{float(special):.0%} on special tokens"
 
 
 def words_on_bars(figure):

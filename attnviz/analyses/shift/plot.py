@@ -447,15 +447,14 @@ def _range(result: ShiftResult) -> tuple[float, float]:
 def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
     # The title, what is drawn, and the inches for the labels on its left.
     panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
-        ("Added directly by each head", _draw_by_head, 0.3),
-        ("Added directly by each layer", _draw_value_and_routing, 0.3),
-        ("Added to the vector in all", _draw_residual_stream, 0.55),
+        ("Each head adds", _draw_by_head, 0.3),
+        ("Each layer adds", _draw_value_and_routing, 0.3),
+        ("Sum of all parts", _draw_residual_stream, 0.55),
     ]
     if result.rails is not None:
         panels.insert(0, ("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
-        title = f"{name.capitalize()} of each head"
-        panels.append((title, partial(_draw_effect, name=name), 0.5))
+        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
     columns, tall = (2 if page.room > 2.6 else 1), 0.85
     if page.room > WIDE:
         columns, tall = (3 if len(panels) > 4 else len(panels)), 1.25

@@ -733,10 +733,10 @@ def test_the_details_have_a_panel_for_each_table(several, drawn):
     for name in DETAILED:
         result = several[name]
         others = panels(drawn(name, 89, details=True))
-        assert {"Added directly by each layer", "Added directly by each head"} <= {*others}
+        assert {"Each head adds", "Each layer adds", "Sum of all parts"} <= {*others}
         assert ("Between the regions" in others) == (result.rails is not None)
-        assert ("Total effect of each head" in others) == (name == "verified")
-        assert ("Direct effect of each head" in others) == (name == "verified")
+        assert ("Total effect" in others) == (name == "verified")
+        assert ("Direct effect" in others) == (name == "verified")
 
 
 def test_every_panel_of_the_details_has_a_name_on_its_horizontal_axis(drawn):
@@ -909,7 +909,7 @@ def test_the_command_draws_the_details(tmp_path):
     for option in ([], ["--details"]):
         assert run(["shift", "bank", CASH, "-o", str(path), *option]) == 0
         svg = path.read_text()
-        assert ("Added to the vector in all" in svg) == bool(option)
+        assert ("Sum of all parts" in svg) == bool(option)
         assert ("The bricks sum to the gap" in svg) != bool(option)
 
 

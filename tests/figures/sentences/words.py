@@ -860,12 +860,11 @@ def shift_patched_everywhere(facts, said):
 
 
 SHIFT.words(
-    "Added directly by each head", "Added directly by each layer", "Added to the vector in all",
-    "Between the regions",
+    "Each head adds", "Each layer adds", "Sum of all parts", "Between the regions",
 )  # fmt: skip
 SHIFT.words(
-    "Direct effect of each head",
-    "Total effect of each head",
+    "Direct effect",
+    "Total effect",
     "static",
     "output",
     "here",
