@@ -274,3 +274,33 @@ def test_rows_that_are_no_shares_of_the_words_say_so(train):
     hidden = attnviz.plot.heatmap(train, layer=0, head=4, special="hide").figure.texts
     assert "special tokens, which are hidden" in " ".join(text.get_text() for text in hidden)
     plt.close("all")
+
+
+HARBOR = (
+    "The old harbor was quiet that morning. Fishermen mended their nets and drank coffee. A ferry "
+    "crossed the bay with three passengers. The captain greeted the fishermen as he always did. "
+    "Nobody knew that the ferry would be sold."
+)
+
+
+@pytest.mark.parametrize("width", [183, 89])
+def test_sentences_of_a_longer_text_share_their_weight_among_sentences(model, width):
+    result = model.attend(HARBOR)
+    drawn = attnviz.attention_map(result, layer=2, head=9)
+    ax = attnviz.plot.heatmap(drawn, width=width)
+    labels = {one: [label.get_text() for label in one.get_xticklabels()] for one in ax.figure.axes}
+    (panel,) = (one for one, numbers in labels.items() if numbers == list("12345"))
+    written = [text.get_text() for text in panel.texts]
+    starts = [n + 1 for n, word in enumerate(drawn.rows) if word == "."]
+    assert drawn.rows[0] == "[CLS]"
+    assert drawn.rows[starts[-1] :] == ("[SEP]",)
+    parts = list(itertools.pairwise([1, *starts]))
+    sums = np.array(
+        [[float(drawn.weights[a:b, c:d].double().sum()) for c, d in parts] for a, b in parts]
+    )
+    shares = 100 * sums / sums.sum(1, keepdims=True)
+    assert written == [f"{share:.0f}" for share in shares.ravel()]
+    assert shares.max() > 2 * shares.min()  # not all alike
+    begins = [f"{n} {text}"[:5] for n, text in enumerate(HARBOR.split(". "), 1)]
+    assert [label.get_text()[:5] for label in panel.get_yticklabels()] == begins
+    plt.close("all")

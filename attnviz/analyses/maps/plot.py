@@ -38,6 +38,7 @@ from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.text import literal, source
 
+_PAD = 0.08  # inches between a label and its cells
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
 _LARGEST_CELL = 0.46  # inches of a cell beside others
@@ -444,9 +445,14 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     ax, bottom, (left, end) = draw(page, selected, scale, look, (start, right))
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
-    if overview is not None:
+    numbers = arcs.sentences_of(drawn) if form == "paragraph" else [0]
+    if overview is not None or max(numbers):
         left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
+    if overview is not None:
         end = draw_overview(page, overview, (left, page.right), end, marked=drawn)
+    if max(numbers):
+        start = end if overview is None else end + GAP
+        end = _draw_sentences(page, drawn, ax, numbers, (left, page.right), start)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.signed:
         parts.insert(1, claims.SIGNED)
@@ -487,14 +493,16 @@ def _small(page: Page) -> float:
 
 def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
     """Return what is above a map, and its right edge: an overview is beside it on a wide page."""
-    drawn, room = selected.map, page.room
-    two_columns = selected.overview is not None and page.width > WIDE
-    if _is_sentence(drawn):
+    drawn, room, is_wide = selected.map, page.room, page.width > WIDE
+    two_columns = selected.overview is not None and is_wide
+    sentences = max(arcs.sentences_of(drawn)) if _is_paragraph(drawn) else 0
+    if _is_sentence(drawn) and not (sentences > 1 and len(drawn.rows) > 40):
         if two_columns:
             few = style.COLUMN_WIDTH * MM - GAP
             room = few if _has_few_words(drawn) else _SHARES[-1] * room
         if Grid.of(page, drawn, page.left + room).pitch >= arcs.PITCH:
             return "sentence", page.left + room
+    two_columns = two_columns or (sentences > 0 and is_wide)
     # The smallest share in which each column has room for its label.
     needed = len(drawn.columns) * style.SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
     share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
@@ -573,6 +581,41 @@ def _write_text(page: Page, selected: SelectedMap, scale: WeightScale, top: floa
         others = [link for link in links if link[:2] != finding.cell]
         links = [(*finding.cell, float(weights[finding.cell])), *others[:3]]
     return arcs.draw_paragraph(page, drawn, links, claimed, top, scale.colors)
+
+
+def _draw_sentences(
+    page: Page, drawn: AttentionMap, ax: Axes, numbers: Sequence[int], place: Place, top: float
+) -> float:
+    """Draw how the words of each sentence share their weight among sentences; return the end.
+
+    ax : the map of the words, in which lines divide the sentences. numbers : of the sentence of
+    each word, or -1. place : the left and right edge.
+    """
+    count, (left, right) = max(numbers) + 1, place
+    starts = [numbers.index(number) for number in range(1, count)]
+    for draw_line in (ax.axhline, ax.axvline):
+        for start in starts:
+            draw_line(start, color=theme().gray, linewidth=0.4)
+    belongs = (torch.tensor(numbers) == torch.arange(count)[:, None]).float()
+    shares = belongs @ drawn.weights.float().nan_to_num(0.0) @ belongs.T
+    shares /= shares.sum(-1, keepdim=True)
+    end = page.subtitle(left, top, "Where the words of each sentence look", right - left)
+    end = page.paragraph(left, end, "Rows look at columns, in %.", right - left) + 0.18  # inches
+    ruler, longest = page.ruler, 0.4 * (right - left)
+    texts = [" ".join(itertools.compress(drawn.rows, one)) for one in belongs.tolist()]
+    names = [f"{n} {literal(text)}" for n, text in enumerate(texts, 1)]
+    names = [ruler.clip(name, longest, SMALL_SIZE) for name in names]
+    indent = ruler.widest(names, SMALL_SIZE) + _PAD
+    side = min(10 * MM, (right - left - indent) / count)
+    panel = page.axes(left + indent, end, side * count, side * count)
+    norm = Normalize(0, float(shares.nan_to_num(0.0).max()))
+    mesh = cells.draw_cells(panel, shares, theme().weights, norm)
+    cells.write_numbers(panel, mesh, shares, lambda one: f"{100 * one:.0f}", shown=shares >= 0.005)
+    middles = np.arange(count) + 0.5
+    panel.set_yticks(middles, names, fontsize=SMALL_SIZE, parse_math=False)
+    panel.set_xticks(middles, [f"{n}" for n in range(1, count + 1)], fontsize=SMALL_SIZE)
+    panel.tick_params(length=0, labelbottom=False, labeltop=True)
+    return end + side * count
 
 
 def _is_causal(drawn: AttentionMap) -> bool:
