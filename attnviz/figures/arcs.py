@@ -1,10 +1,11 @@
-"""Draw a sentence as the upper axis of its map: its words, and arcs above them."""
+"""Draw a text: as the upper axis of its map, with arcs above its words, or in lines."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from matplotlib.colors import Colormap
+from matplotlib.colors import Colormap, to_rgb
 from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import AbstractPathEffect, withStroke
@@ -20,11 +21,13 @@ from matplotlib.transforms import ScaledTranslation
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.figures.cells import Edges
+from attnviz.figures import style
+from attnviz.figures.cells import Edges, frame
 from attnviz.figures.claims import is_right_to_left, spelled
 from attnviz.figures.layout import Page, Ruler, face, line_height
 from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OneMap
+from attnviz.results import Provenance
 from attnviz.results.axis import is_word
 from attnviz.results.text import literal
 
@@ -35,6 +38,9 @@ _Set: TypeAlias = tuple[float, float, float]  # left edge, baseline and width of
 _MOST_LINKS, _LEAST = 5, 0.12  # arcs at most, and the least weight of one
 _GAP = 1.2 * MM  # between the words of a line
 _BREAK = 1.4 * MM  # more before the second text, and before what was generated
+_SIZE, _LINE = 8.0, 14.5 / 72  # points; inches of a line
+_PAD, _BESIDE = 0.3 * MM, 1.0 * MM  # around a word on its color, and beside one in a box
+_READABLE = 4.5  # the least contrast of a word and its color (WCAG 2)
 _CAP = 5.2 / 72  # inches of a capital letter, in a paragraph
 _ENDS = frozenset(".!?")  # of sentences
 _HEAD = 1.5 * MM  # the height of an arrow's head
@@ -322,20 +328,27 @@ def draw_paragraph(
     colors: Colormap,
 ) -> float:
     """Write a text sentence by sentence, with links from dashed to solid boxes; return its end."""
-    is_wide, count, start = page.width > WIDE, len(drawn.rows), drawn.generated_from
+    is_wide = page.width > WIDE
     step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - 0.5 * (not is_wide)
-    bold = {word for link in links for word in link[:2]}
-    words = tuple(map(literal, drawn.rows))
-    italic = count if start is None else start
-    sentence = Sentence(words, (False,) * count, bold, italic, points)
-    numbers = sentences_of(drawn)
-    places = _set(page, sentence, numbers, top, step)
-    _, bottom, _ = places[max(places)]
+    linked, numbers = {word for link in links for word in link[:2]}, sentences_of(drawn)
+    words = [Word(word, is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
+    find_blanks(words, drawn.provenance)
+    shown = [n for n, number in enumerate(numbers) if number >= 0]
+    for before, n in itertools.pairwise(shown):
+        words[n].blank = words[n].blank if numbers[n] == numbers[before] else "\n"
+    _set_lines(page.ruler, [words[n] for n in shown], page.room - 4.5 * MM, points)
+    left = page.left + 4.5 * MM
+    places = {
+        n: (left + word.left, top + (word.line + 1) * step, word.wide)
+        for n, word in enumerate(words)
+    }
+    bottom = places[shown[-1]][1]
     canvas = page.canvas(page.left, top, page.room, bottom + 1.5 * MM - top)
     halo: list[AbstractPathEffect] = [withStroke(linewidth=1.4, foreground=theme().ground)]
-    for n, (x, y, _) in places.items():
-        text = canvas.text(x, y, words[n], fontsize=points, zorder=4, **sentence.look(n))
-        text.set_path_effects(halo)
+    for n in shown:
+        (x, y, _), word = places[n], words[n]
+        look = {"fontstyle": word.slant, "path_effects": halo, "zorder": 4}
+        page.piece(x, y - 0.76 * points / 72, word.text, points, theme().ink, word.weight, **look)
     for number in range(max(numbers) + 1 if max(numbers) else 0):
         _, y, _ = places[numbers.index(number)]
         canvas.text(page.left, y, f"{number + 1}", fontsize=points - 1, color=theme().muted)
@@ -343,11 +356,11 @@ def draw_paragraph(
     for query, key, weight in links:
         is_claim = (query, key) in claimed
         color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
-        for word, line in ((query, (0, (2, 1))), (key, "solid")):
-            x, y, width = places[word]
+        for n, line in ((query, (0, (2, 1))), (key, "solid")):
+            x, y, width = places[n]
             corner, size = (x - 0.5 * MM, y - _CAP - 0.6 * MM), (width + MM, _CAP + 1.4 * MM)
             box = Rectangle(corner, *size, facecolor=theme().ground, edgecolor=color, zorder=3)
-            box.set(linestyle=line, linewidth=0.7 if word == query else 1.1)
+            box.set(linestyle=line, linewidth=0.7 if n == query else 1.1)
             canvas.add_patch(box)
         _connect(canvas, places[query], places[key], color, weight)
         x, y, width = places[query]
@@ -358,25 +371,6 @@ def draw_paragraph(
         )  # fmt: skip
         text.set_path_effects(halo)
     return bottom + 3 * MM
-
-
-def _set(
-    page: Page, text: Sentence, sentences: Sequence[int], top: float, step: float
-) -> dict[int, _Set]:
-    """Return the left edge, the baseline and the width of each word: each sentence on its own."""
-    widths, left = text.widths(page.ruler), page.left + 4.5 * MM
-    places: dict[int, _Set] = {}
-    x, y, before = left, top, -1
-    for n, word in enumerate(text.words):
-        if sentences[n] < 0:
-            continue
-        is_mark = not is_word(word)
-        if sentences[n] > before or (x + widths[n] > page.right - 2 * MM and not is_mark):
-            x, y = left, y + step
-        x -= _GAP * (is_mark and x > left)
-        places[n], before = (x, y, widths[n]), sentences[n]
-        x += widths[n] + _GAP
-    return places
 
 
 def _connect(canvas: Axes, query: _Set, key: _Set, color: Any, weight: float) -> None:
@@ -394,3 +388,135 @@ def _connect(canvas: Axes, query: _Set, key: _Set, color: Any, weight: float) ->
     neck = tip + math.copysign(_HEAD, turn - tip)
     head = [(end - 0.8 * MM, neck), (end + 0.8 * MM, neck), (end, tip)]
     canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=3))
+
+
+# --- in lines
+
+
+@dataclass
+class Word:
+    """A word of the text, and how it is drawn."""
+
+    text: str
+    fill: Any = None  # the color behind it
+    is_gray: bool = False  # a special or unknown token, or a word that was not read
+    is_asked: bool = False  # the word in question
+    is_claimed: bool = False  # the title names it
+    is_written: bool = False  # the model wrote it
+    blank: str = " "  # what is before it in the text
+    value: float = 0.0  # how much is said of it; lines with little are left out of a long text
+    line: int = 0
+    left: float = 0.0  # inches from the left edge of its line
+    wide: float = 0.0
+
+    @property
+    def is_boxed(self) -> bool:
+        """Whether it has a frame."""
+        return self.is_asked or self.is_claimed
+
+    @property
+    def weight(self) -> str:
+        """That of its font."""
+        return str(face("bold" if self.is_boxed else "normal", self.text)["fontweight"])
+
+    @property
+    def slant(self) -> str:
+        """The style of its font."""
+        return "italic" if self.is_written else "normal"
+
+
+def find_blanks(words: Iterable[Word], source: Provenance) -> None:
+    """Find the blanks and line breaks before each word in the text, and what the model wrote."""
+    prompt, wrote = source.text or "", source.generated
+    texts = f"{prompt} {wrote}" if wrote else prompt, source.pair, source.target
+    whole, end, is_lost = "\n".join(filter(None, texts)), 0, True
+    for word in words:
+        piece = word.text[1:] if word.text[:1] == "·" else word.text
+        found = re.compile(re.escape(piece), re.I).search(whole, end)
+        between = whole[end : found.start()] if found else ""
+        if found and (is_lost or not between.strip()):
+            word.blank = between[len(between.rstrip()) :] or " " * is_lost
+            word.is_written = bool(wrote) and found.start() >= len(prompt)
+            end, is_lost = found.end(), False
+        else:  # a special token, or a piece in another spelling
+            word.blank, is_lost = " " * (piece == word.text), True
+
+
+def _set_lines(ruler: Ruler, words: Sequence[Word], room: float, points: float = _SIZE) -> None:
+    """Set words in lines, as they are read; scripts from right to left begin at the right."""
+    blank = ruler.advance(" ", points)
+    for word in words:
+        word.text = ruler.squeeze(literal(word.text, 60), room - 2 * _BESIDE, points)
+        word.wide = ruler.advance(word.text, points, word.weight)
+    pairs = [*itertools.pairwise([Word(""), *words])]
+    may_break = [b.blank or (is_word(a.text) and is_word(b.text)) for a, b in pairs]
+    line, x, indent = 0, 0.0, 0.0
+    for n, (before, word) in enumerate(pairs):
+        if n and "\n" in word.blank:
+            line += min(word.blank.count("\n"), 2)
+            tail = word.blank.rpartition("\n")[2].expandtabs(4)
+            x = indent = min(1.5 * blank * len(tail), room / 3)
+        elif x > indent:
+            x += blank * bool(word.blank) + _BESIDE * (before.is_boxed or word.is_boxed)
+        after = next((m for m in range(n + 1, len(words)) if may_break[m]), len(words))
+        unit = sum(one.wide for one in words[n : after if may_break[n] else n + 1])
+        if x > indent and x + unit > room:
+            line, x = line + 1, indent
+        word.line, word.left = line, x
+        x += word.wide
+    from_right = is_right_to_left("".join(word.text for word in words))
+
+    def turned(word: Word) -> tuple[int, bool]:  # in the other direction than the text
+        return word.line, is_word(word.text) and is_right_to_left(word.text) != from_right
+
+    for (_, is_turned), run in itertools.groupby(words, turned):
+        group = [*run]
+        ends = group[0].left + group[-1].left + group[-1].wide
+        for word in group:
+            word.left = ends - word.left - word.wide if is_turned else word.left
+            word.left = room - word.left - word.wide if from_right else word.left
+
+
+def _shorten(words: Sequence[Word], most: int) -> list[Word]:
+    """Return the words of some lines at most, those that say most, and "…" for the others."""
+    lines = {line: [*group] for line, group in itertools.groupby(words, lambda one: one.line)}
+    kept = sorted(lines, key=lambda line: sum(word.value for word in lines[line]))[-most:]
+    shown: list[Word] = []
+    for is_kept, group in itertools.groupby(lines, kept.__contains__):
+        for one in [lines[line] for line in group] if is_kept else [[Word("…", is_gray=True)]]:
+            line = shown[-1].line + 1 if shown else 0
+            shown += [replace(word, line=line) for word in one]
+    return shown
+
+
+def draw_words(page: Page, words: Sequence[Word], top: float, most: int | None = None) -> float:
+    """Write words on their colors, in some lines at most; return the lower edge."""
+    _set_lines(page.ruler, words, page.room)
+    if most is not None and words[-1].line >= most:
+        words = _shorten(words, most)
+    tall, em = (words[-1].line + 1) * _LINE, _SIZE / 72
+    canvas = page.canvas(page.left, top, page.room, tall)
+    for word, after in itertools.pairwise([*words, Word("")]):
+        left, base = page.left + word.left, top + word.line * _LINE + 1.2 * em
+        pad = 0.5 * MM if word.is_boxed else _PAD * bool(word.blank and after.blank)
+        box = (left - pad, base - em), (word.wide + 2 * pad, 1.34 * em)
+        if word.fill is not None:
+            fill = Rectangle(box[0], *box[1], facecolor=word.fill, linewidth=0, zorder=0)
+            canvas.add_patch(fill).set_clip_on(False)
+        if word.is_boxed:
+            drawn = frame(canvas, *box, theme().claim if word.is_claimed else theme().ink)
+            drawn.set_linestyle("solid" if word.is_claimed else (0, (2.2, 1.4)))
+        look = word.text, _SIZE, _readable(word), word.weight
+        page.piece(left, base - 0.76 * em, *look, fontstyle=word.slant)
+    return top + tall
+
+
+def _readable(word: Word) -> str:
+    """Return the first of some colors that has contrast to that behind a word."""
+    colors = [theme().muted] * word.is_gray + [theme().ink, "white", "black"]
+    fill = theme().ground if word.fill is None else word.fill
+    rgb = np.array([to_rgb(one) for one in (fill, *colors)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    behind, *light = linear @ style.LUMINANCE + 0.05
+    known = zip(colors, light, strict=True)
+    return next(one for one, on in known if max(on, behind) >= _READABLE * min(on, behind))

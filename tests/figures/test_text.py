@@ -221,14 +221,14 @@ def test_every_word_has_contrast(model, moved, masked, theme):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_have_contrast_with_every_color(theme):
-    from attnviz.analyses.explain import text
+    from attnviz.figures import arcs
 
     colors = {"light": LIGHT, "dark": DARK}[theme]
     with plot.style(theme=theme):
         for scale in (colors.weights, colors.neutral, colors.values):
             for fill in scale(np.linspace(0, 1, 64)):
                 for is_gray in (False, True):
-                    color = text._readable(text._Word("a", fill, is_gray))
+                    color = arcs._readable(arcs.Word("a", fill, is_gray))
                     assert contrast(color, fill[:3]) >= 4.5
 
 

@@ -11,10 +11,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
-from attnviz.analyses.explain.text import draw_words, of_words
+from attnviz.analyses.explain.text import of_words
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
 from attnviz.figures import cells, figure
+from attnviz.figures.arcs import draw_words
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, power, theme
 from attnviz.results.axis import is_word

@@ -791,6 +791,8 @@ def _draw_matrix(
     if drawn.signed:
         written = weights.abs() >= 0.1 * weights.abs().max()
     edges = np.linspace(0, m, size[0] + 1), np.linspace(0, n, size[1] + 1)
+    thin = {"linewidth": 0.1} if max(cell) < MM else {}
+    look = replace(look, mesh=thin | dict(look.mesh))
     _draw_weights(ax, weights, scale, look, edges, written if write else None)
     ax.set_aspect("equal" if across == down or look.mesh.get("square") else "auto")
     row_side, column_side = drawn.sides

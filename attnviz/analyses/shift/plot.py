@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,8 +18,8 @@ from matplotlib.patheffects import withStroke
 
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.figures import figure, layout, style
+from attnviz.figures.arcs import Word, draw_words, find_blanks
 from attnviz.figures.cells import draw_values
-from attnviz.figures.claims import is_right_to_left
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, WIDE, power, theme
 from attnviz.results.text import counted, fraction, literal, raised, signed, source_and_notes
@@ -28,7 +28,7 @@ _UNIT = "units of the hidden state"
 # Inches.
 _GAP = 0.22  # between panels
 _DOTTED = 12  # states at most that have a dot
-_BEFORE, _AFTER = ".,;:!?)]}”’…%", "([{“‘"  # without a blank before it, and after it
+_LINES = 12  # of the text at most
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
 _LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
@@ -110,59 +110,21 @@ def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
     return [*parts, *notes]
 
 
-_Placed: TypeAlias = tuple[int, str, str, float, float]  # index, text, weight, left, width
-
-
 def _write_text(page: Page, result: ShiftResult, top: float) -> float:
-    """Write the text, with strong words in the color of their side; return the lower edge."""
-    lines, pitch, colors = _break_lines(page, result), _LINE + 1.0 * MM, theme()
-    ax = page.canvas(page.left, top, page.room, len(lines) * pitch)
-    shares, gray = result.shares(result.parts), {-1, *result.unread}
+    """Write the text, with strong words on the color of their side; return the lower edge."""
+    shares, credit = result.shares(result.parts), result.parts.abs().tolist()
     least = max(_STRONG[0], _STRONG[1] * abs(result.share(result.decomposition.total)))
     strong = {n for n in result.sources if abs(shares[n]) >= least}
-    for number, line in enumerate(lines):
-        base = top + (number + 0.7) * pitch
-        for index, text, weight, left, wide in line:
-            color = colors.gray if index in gray else colors.ink
-            look: dict[str, Any] = {"fontsize": TEXT_SIZE, "va": "baseline", "color": color}
-            page.label(ax, left, base, text, weight=weight, **look)
-            if index == result.at:
-                ax.hlines(base + 0.7 * MM, left, left + wide, color=color, linewidth=0.9)
-            elif index in strong:
-                corner = left - _TICK, base - 0.9 * TEXT_SIZE / 72
-                look = {"color": colors.side_pale[shares[index] < 0], "lw": 0, "zorder": 0}
-                ax.add_patch(Rectangle(corner, wide + 2 * _TICK, 0.9 * _LINE, **look))
-    return top + len(lines) * pitch
-
-
-def _break_lines(page: Page, result: ShiftResult) -> list[list[_Placed]]:
-    """Return the words in lines; of a long text those with most credit, and "…" for the others."""
-    lines: list[list[_Placed]] = [[]]
-    x, blank, bold = page.left, 0.0, (result.at, result.strongest)
-    for index, word in enumerate(result.words):
-        if result.special[index]:
-            continue
-        text = page.ruler.clip(literal(word, 60), page.room, TEXT_SIZE)
-        weight = "bold" if index in bold and text.isascii() else "normal"
-        wide = page.ruler.width(text, TEXT_SIZE, weight)
-        x += 0.0 if text in _BEFORE else blank
-        if x + wide > page.right and lines[-1]:
-            lines.append([])
-            x = page.left
-        lines[-1].append((index, text, weight, x, wide))
-        x, blank = x + wide, 0.0 if text in _AFTER else 1.3 * MM
-    if is_right_to_left("".join(result.words[n] for n in (*result.sources, result.at))):
-        edges = page.left + page.right
-        lines = [[(n, t, b, edges - x - w, w) for n, t, b, x, w in line] for line in lines]
-    credit, known = result.parts.abs().tolist(), {result.at, *result.sources}
     credit[result.at] = math.inf
-    sizes = [sum(credit[n] for n, *_ in line if n in known) for line in lines]
-    kept = sorted(range(len(lines)), key=sizes.__getitem__)[-12:]
-    shown: list[list[_Placed]] = []
-    for is_kept, group in itertools.groupby(range(len(lines)), kept.__contains__):
-        dots = [(-1, "…", "normal", page.left, 0.0)]
-        shown += [lines[n] for n in group] if is_kept else [dots]
-    return shown
+    words = [
+        Word(
+            word, theme().side_pale[shares[n] < 0] if n in strong else None, n in result.unread,
+            n == result.at, n == result.strongest, value=0.0 if n in result.unread else credit[n],
+        )
+        for n, word in enumerate(result.words)
+    ]  # fmt: skip
+    find_blanks(words, result.provenance)
+    return draw_words(page, [*itertools.compress(words, ~np.array(result.special))], top, _LINES)
 
 
 @dataclass(frozen=True)

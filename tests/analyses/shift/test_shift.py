@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from readable_text import check_texts
 from rich.console import Console
 from torch.testing import assert_close
@@ -854,16 +855,21 @@ def test_a_claim_that_is_not_confirmed_has_no_frame(shores):
     assert 0.55 in [one.get_alpha() for one in ax.patches]
 
 
+def written(figure):
+    """Return the words of the text above the paths."""
+    return [artist for artist in figure.artists if isinstance(artist, Text)]
+
+
 def test_strong_words_have_the_color_of_their_side(pictured):
     for name in ("shores", "back"):
         result = pictured[name]
         figure = attnviz.plot.shift(result)
         plt.close(figure)
         ax = figure.axes[0]
-        boxes = {box.get_x(): to_hex(box.get_facecolor()) for box in ax.patches}
-        texts = {text.get_position()[0]: text.get_text() for text in ax.texts}
+        boxes = [(box.get_x(), to_hex(box.get_facecolor())) for box in ax.patches if box.get_fill()]
+        texts = {text.get_position()[0]: text.get_text() for text in written(figure)}
         colored = {}
-        for x, color in boxes.items():
+        for x, color in boxes:
             colored.setdefault(color, []).append(texts[min(texts, key=lambda one: abs(one - x))])
         shares = {n: result.credit[n].item() / result.way for n in result.sources}
         least = max(0.04, 0.07 * abs(result.decomposition.total / result.way))
@@ -876,7 +882,8 @@ def test_words_that_a_decoder_does_not_read_are_gray(several):
     result = several["causal"]
     figure = attnviz.plot.shift(result)
     plt.close(figure)
-    gray = [one.get_text() for one in figure.axes[0].texts if one.get_color() == style.theme().gray]
+    muted = [one for one in written(figure) if one.get_color() == style.theme().muted]
+    gray = [one.get_text() for one in muted]
     later = [word for n, word in enumerate(result.words) if n > result.at]
     assert gray == [word for word in later if word in gray] != []
     assert "Gray words come later" in " ".join(text.get_text() for text in figure.texts)
@@ -886,10 +893,10 @@ def test_a_long_text_is_cut_but_its_strong_words_stay(several):
     result = several["longer"]
     figure = attnviz.plot.shift(result, width=60)
     plt.close(figure)
-    shown = [text.get_text() for text in figure.axes[0].texts]
+    shown = [text.get_text() for text in written(figure)]
     assert "…" in shown
     assert result.words[result.at] in shown
-    assert len({text.get_position()[1] for text in figure.axes[0].texts}) < 30
+    assert len({text.get_position()[1] for text in written(figure)}) < 30
 
 
 @pytest.mark.parametrize("width", [89, pytest.param(183, marks=pytest.mark.long)])
