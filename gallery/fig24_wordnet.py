@@ -1,66 +1,63 @@
-"""No layer tells senses apart best, but vectors add to the words around them
+"""A word's vector adds to what the words around it tell about its sense
 
 {table[held_out_pairs]} pairs of WordNet's example sentences with one of {table[held_out_words]}
-words, in one sense or in two. The height is the AUC: how often a pair of one sense has a larger
-cosine than a pair of two (guessing {chance}; bands: bootstrapped over words). The dashed line needs
-no attention: it is the mean static embedding of the other words ({minilm.others[auc]:.2f} and
-{once.others[auc]:.2f}). The intervals of {above} of the {count} vectors lie above it, about
-as many as expected by chance.
-No layer is best: {minilm.vector[layer]}, {once.vector[layer]} and {twice.vector[layer]}
-are on other pairs, {minilm.first[layer]}, {once.first[layer]} and {twice.first[layer]} on these.
-The former have {minilm.vector[auc]:.2f} in all-MiniLM-L6-v2, {once.vector[auc]:.2f} in SmolLM2, and
-{twice.vector[auc]:.2f} if the text is read twice, so that the word follows all of it. Their cosines
-and those of the other words, standardized and summed, have {minilm.both[auc]:.2f},
-{once.both[auc]:.2f} and {twice.both[auc]:.2f}, which is above the line: the vectors have something
-beyond the other words.
+words, in one sense or in two. Left is the AUC: how often a pair of one sense has a larger cosine
+than a pair of two (guessing {chance:.0%}; lines: intervals of {level:.0%}, bootstrapped over
+words). The words around it are the mean of their static embeddings, which needs no attention:
+{minilm.others[auc]:.1%} in all-MiniLM-L6-v2 and {once.others[auc]:.1%} in SmolLM2. The vector is
+that of the layer that is best on other pairs ({minilm.alone[layer]}, {once.alone[layer]} and
+{twice.alone[layer]}). Alone it has {minilm.alone[auc]:.1%} in all-MiniLM-L6-v2,
+{once.alone[auc]:.1%} in SmolLM2, and {twice.alone[auc]:.1%} if the text is read twice, so that the
+word follows all of it; no interval of its difference from the words around it excludes 0 (right).
+The cosines of both, standardized and summed, have {minilm.both[auc]:.1%}, {once.both[auc]:.1%} and
+{twice.both[auc]:.1%}, and all three intervals of the difference are above 0. Of the vectors of all
+{count} layers the intervals of {above} are, about as many as expected by chance.
 """
 
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
-from panels import panels
+import matplotlib.pyplot as plt
+from panels import CLAIM, panels
 
 import attnviz
 
 table = json.loads((Path(__file__).parent / "data/wordnet_senses.json").read_text("utf-8"))
 are_above = [row["gain_low"] > 0 for row in table["rows"] if row["score"] == "vector"]
-count, above, chance = len(are_above), sum(are_above), 0.5
+count, above, chance, level = len(are_above), sum(are_above), 0.5, 0.95
+SCORES = "other words, static", "best layer", "best layer and other words"
+KINDS = {"the words around it": "0.45", "the word's vector": "C0", "both together": CLAIM}
 
 
-def rows(model, score, twice=None):
-    """Return the rows of a score of a model, in the order of the layers."""
-    wanted = {"model": model, "score": score, "twice": twice}
-    return [row for row in table["rows"] if wanted.items() <= row.items()]
-
-
-def compare(model, twice):
-    """Return the rows of the best layer on other pairs and here, of the words, and of both."""
-    (vector,), (both,) = (rows(model, f"best layer{of}", twice) for of in ("", " and other words"))
-    assert vector["gain_low"] < 0 < both["gain_low"]
-    (others,), first = rows(model, "other words, static"), rows(model, "vector", twice)
-    first = max(first, key=lambda row: row["auc"])
-    return SimpleNamespace(vector=vector, first=first, others=others, both=both)
+def compare(model, twice):  # the rows of the words around a word, of its vector, and of both
+    found = {(row["score"], row["model"], row["twice"]): row for row in table["rows"]}
+    others, alone, both = (found[s, model, twice if s != SCORES[0] else None] for s in SCORES)
+    assert alone["gain_low"] < 0 < both["gain_low"]
+    return SimpleNamespace(others=others, alone=alone, both=both)
 
 
 models = list(dict.fromkeys(row["model"] for row in table["rows"] if row["model"]))
 minilm, once, twice = (compare(models[n], flag) for n, flag in ((0, False), (1, False), (1, True)))
+readings = {models[0]: minilm, "SmolLM2": once, "SmolLM2, text read twice": twice}
+names, colors = [one for name in readings for one in (name, *KINDS)], (None, *KINDS.values())
 with attnviz.plot.style():
-    title = "No layer tells senses apart best, but vectors add to the words around them"
-    fig, *axes = panels(title, ("ab", (1, 1), (1,), 0.41), ("a;b", (1,), (1, 1), 1.5), sharey=True)
-    for ax, model, flags in zip(axes, models, ([False], [False, True]), strict=True):
-        for flag in flags:
-            vectors, color = rows(model, "vector", flag), f"C{2 * flag}"
-            auc, low, high = ([row[key] for row in vectors] for key in ("auc", "low", "high"))
-            ax.plot(auc, color, label=("the word's vector", "the same, text read twice")[flag])
-            ax.fill_between(range(len(auc)), low, high, color=color, alpha=0.15, lw=0)
-            (both,) = rows(model, "best layer and other words", flag)
-            ax.plot(both["layer"], both["auc"], f"{color}o", label="with the words around it")
-        (others,) = rows(model, "other words, static")
-        ax.axhline(others["auc"], color="C1", ls="--", label="words around it alone")
-        ax.axhline(chance, color="0.5", lw=0.5)
-        ax.text(ax.get_xlim()[1], chance, "chance ", color="0.5", ha="right", va="bottom")
-        ax.set(title=model, xlabel="layer that the vector enters (last: output)", ylim=(0.34, 0.78))
-        ax.set_ylabel("AUC, same or different sense")
-        ax.legend(loc="lower right")
-fig = attnviz.plot.add_caption(fig, text="Example sentences of WordNet 3.0")
+    beside, stacked = ("ab", (1, 1), (1,), 0.43), ("a;b", (1,), (1, 1), 1.5)
+    fig, *axes = panels(__doc__.splitlines()[0], beside, stacked, sharey=True)
+    for n, reading in enumerate(readings.values()):
+        for ax, of in zip(axes, ("", "gain_"), strict=True):
+            for y, row in enumerate(vars(reading).values(), 1):
+                ends = [100 * (row[of + end] or 0) for end in ("low", "high")]
+                at = 100 * (row[of[:-1] or "auc"] or 0)  # of the words around it no difference
+                ax.plot(ends, [4 * n + y] * 2, at, 4 * n + y, "o", color=colors[y], ms=4.5)
+        ax.text(ends[1] + 0.4, 4 * n + y, f"+{at:.0f}", color=CLAIM, weight="bold", va="center")
+    for ax, worst in zip(axes, (50, 0), strict=True):
+        ax.axvline(worst, color="0.5", lw=0.8, ls=":")
+        ax.set(ylim=(11.6, -0.6), yticks=range(12), yticklabels=names)
+        ax.tick_params(axis="y", length=0)
+        plt.setp(ax.get_yticklabels()[::4], weight="bold")
+    axes[0].set(title="Pairs told apart: one sense or two", xlabel="AUC, % (50: guessing)")
+    ax.set(title="Better than the words around it alone", xlabel="difference, percentage points")
+    ax.set(xlim=(-7.5, 12.5), xticks=(-5, 0, 5, 10), xticklabels=("−5", "0", "+5", "+10"))
+text = "Example sentences of WordNet 3.0; lines: 95% intervals over words"
+fig = attnviz.plot.add_caption(fig, text=text)

@@ -37,18 +37,21 @@ low, high = sns.utils.ci(sns.algorithms.bootstrap(gains.mean(1), seed=0), 100 * 
 assert 0 < low < high < 0.1
 
 beside, stacked = ("ML", (1, 1), (1,), 0.43), ("M;L", (1,), (3, 2), 1.5)
+kinds = {"same keys": (same, "C0"), "other keys": (other, "C1")}
 with attnviz.plot.style():
-    fig, by_layer, ax = panels("Heads that share keys attend little more alike", beside, stacked)
-    look = {"annot": True, "fmt": ".0%", "cbar": False, "cmap": "Blues", "annot_kws": {"size": 6.5}}
-    image = sns.heatmap(overlap.mean((0, 1)), vmin=0.4, vmax=1, mask=itself, ax=ax, **look)
+    fig, by_layer, ax = panels(__doc__.splitlines()[0], beside, stacked)
+    look = {"annot": True, "fmt": ".0%", "cbar": False, "cmap": "Greys", "annot_kws": {"size": 6.5}}
+    image = sns.heatmap(overlap.mean((0, 1)), vmin=0.5, vmax=0.95, mask=itself, ax=ax, **look)
     image.tick_params(axis="y", rotation=0)
-    for kind, name in zip(alike, ("the same keys", "other keys"), strict=True):
-        ends = {"errorbar": ("ci", 100 * level), "seed": 0, "label": f"heads with {name}"}
-        sns.lineplot(x=np.tile(range(layers), texts), y=kind.ravel(), ax=by_layer, **ends)
+    for values, (name, (mean, color)) in zip(alike, kinds.items(), strict=True):
+        ends = {"errorbar": ("ci", 100 * level), "seed": 0, "color": color}
+        sns.lineplot(x=np.tile(range(layers), texts), y=values.ravel(), ax=by_layer, **ends)
+        place = layers - 0.5, values.mean(0)[-1]
+        by_layer.text(*place, f"{name}\nmean {mean:.0%}", color=color, weight="bold", va="center")
     for start in range(0, heads, size):
-        ax.add_patch(plt.Rectangle((start, start), size, size, ec="C1", fc="none", lw=2))
-    ax.set(xlabel="head", ylabel="head", title="Overlap (boxes: the same keys)")
-    by_layer.set(xlabel="layer", ylim=(0, 1), xlim=(0, layers - 1), title="Overlap by layer")
+        ax.add_patch(plt.Rectangle((start, start), size, size, ec="C0", fc="none", lw=2))
+    ax.set(xlabel="head", ylabel="head", title="Overlap of two heads (blue boxes: same keys)")
+    by_layer.set(xlabel="layer", ylim=(0.4, 0.82), xlim=(0, layers - 1), title="Overlap by layer")
     by_layer.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights), first word left out"
