@@ -31,23 +31,20 @@ overlap = np.stack([torch.minimum(w[:, :, None], w[:, None]).sum(-1).mean(-1) fo
 size, layers, group = heads // groups, overlap.shape[1], np.arange(heads) * groups // heads
 other_keys, itself = group != group[:, None], np.eye(heads, dtype=bool)
 alike = [overlap[..., pairs].mean(-1) for pairs in (~other_keys & ~itself, other_keys)]
-(same, other), gains = (kind.mean() for kind in alike), alike[0] - alike[1]  # each (texts, layers)
+(same, other), gains = (kind.mean() for kind in alike), alike[0] - alike[1]  # (texts, layers)
 gain, more, most = gains.mean(), (gains.mean(0) > 0).sum(), gains.mean(0).max()
 low, high = sns.utils.ci(sns.algorithms.bootstrap(gains.mean(1), seed=0), 100 * level)
 assert 0 < low < high < 0.1
 
 beside, stacked = ("ML", (1, 1), (1,), 0.43), ("M;L", (1,), (3, 2), 1.5)
-kinds = {"same keys": (same, "C0"), "other keys": (other, "C1")}
 with attnviz.plot.style():
     fig, by_layer, ax = panels(__doc__.splitlines()[0], beside, stacked)
-    look = {"annot": True, "fmt": ".0%", "cbar": False, "cmap": "Greys", "annot_kws": {"size": 6.5}}
-    image = sns.heatmap(overlap.mean((0, 1)), vmin=0.5, vmax=0.95, mask=itself, ax=ax, **look)
-    image.tick_params(axis="y", rotation=0)
-    for values, (name, (mean, color)) in zip(alike, kinds.items(), strict=True):
+    look = {"annot": True, "fmt": ".0%", "cbar": False, "cmap": "Greys", "vmin": 0.5, "vmax": 0.95}
+    sns.heatmap(overlap.mean((0, 1)), mask=itself, ax=ax, **look).tick_params(axis="y", rotation=0)
+    for kind, name, color in zip(alike, ("same keys", "other keys"), ("C0", "C1"), strict=True):
         ends = {"errorbar": ("ci", 100 * level), "seed": 0, "color": color}
-        sns.lineplot(x=np.tile(range(layers), texts), y=values.ravel(), ax=by_layer, **ends)
-        place = layers - 0.5, values.mean(0)[-1]
-        by_layer.text(*place, f"{name}\nmean {mean:.0%}", color=color, weight="bold", va="center")
+        sns.lineplot(x=np.tile(range(layers), texts), y=kind.ravel(), ax=by_layer, **ends)
+        by_layer.text(layers, kind.mean(0)[-1], f"{name}\nmean {kind.mean():.0%}", color=color)
     for start in range(0, heads, size):
         ax.add_patch(plt.Rectangle((start, start), size, size, ec="C0", fc="none", lw=2))
     ax.set(xlabel="head", ylabel="head", title="Overlap of two heads (blue boxes: same keys)")
