@@ -6,8 +6,11 @@ from pathlib import Path
 WINDOW = {"width": 1100, "height": 760}
 
 
-def screenshot(page: Path, scale: float = 1) -> Path:
-    """Return a picture of a page on disk; `scale` pixels for each pixel of the window."""
+def screenshot(page: Path, scale: float = 1, *, until: str | None = None) -> Path:
+    """Return a picture of a page on disk; `scale` pixels for each pixel of the window.
+
+    until : the last element that is shown, as a CSS selector; by default the height of the window.
+    """
     from playwright.sync_api import sync_playwright  # only who takes pictures needs it
 
     path = page.with_suffix(".png")
@@ -20,6 +23,9 @@ def screenshot(page: Path, scale: float = 1) -> Path:
         tab = browser.new_page(viewport=WINDOW, device_scale_factor=scale)
         tab.goto(page.resolve().as_uri())
         tab.wait_for_timeout(3000)  # until it is drawn
+        if until is not None:
+            lower = tab.locator(until).bounding_box()
+            tab.set_viewport_size(WINDOW | {"height": int(lower["y"] + lower["height"]) + 8})
         tab.screenshot(path=str(path))
         browser.close()
     return path
