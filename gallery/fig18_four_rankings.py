@@ -5,8 +5,8 @@ masking, replacing, knocking out or deleting the word (mean of the four); by raw
 {layer}, the last, counted from 0; mean of heads {layer}.0 to {layer}.{head}); and by rollout (all
 heads of all layers). The first two are shares of the way from the mean of eight fruits, each read
 in a text such as “I love banana”, to that of eight technical words. For “phones” the decomposition
-gives {phones:+.2f} and the interventions {phones_effect:+.2f}; for “pie” {pie:+.2f} and
-{pie_effect:+.2f}. Attention has no sign: it gives “phones” {phones_attention:.0%} and “pie”
+gives {phones:+.0%} and the interventions {phones_effect:+.0%}; for “pie” {pie:+.0%} and
+{pie_effect:+.0%}. Attention has no sign: it gives “phones” {phones_attention:.0%} and “pie”
 {pie_attention:.0%}. Rollout is between {least:.1%} and {most:.1%} for all of them. Three words
 prove little about a ranking; scripts/bench.py compares the methods on hundreds of sentences.
 """
@@ -18,7 +18,7 @@ import attnviz
 fruit = ["banana", "pear", "cherry", "grape", "peach", "plum", "mango", "lemon"]
 tech = ["computer", "laptop", "phone", "internet", "robot", "camera", "tablet", "software"]
 regions = {"tech": [f"I love {w}" for w in tech], "fruit": [f"I love {w}" for w in fruit]}
-model, shifts = attnviz.load(), []
+model, shifts, title = attnviz.load(), [], __doc__.splitlines()[0]
 for neighbor in ("phones", "pie"):
     text = f"I love apple {neighbor}"
     shift = attnviz.shift("apple", text, toward=regions, model=model)
@@ -41,16 +41,16 @@ with attnviz.plot.style():
         for ax, (name, values) in zip(row, methods.items(), strict=True):
             signed = name in ("decomposition", "measured effect")
             colors = [("C0" if value > 0 else "C1") if signed else "C4" for value in values]
-            ax.bar_label(ax.barh(words, values.tolist(), color=colors), fmt="{:.2f}", padding=2)
-            label, xlim = ("share of the way", (-0.6, 0.6)) if signed else ("weight", (0, 0.4))
-            ax.set(title=name * (ax in axes[0]), xlabel=label * (ax in axes[1]), xlim=xlim)
+            labels = [f"{value:{'+' * signed}.0%}".replace("-", "−") for value in values]
+            ax.bar_label(ax.barh(words, values.tolist(), color=colors), labels, padding=2)
+            label, ends = ("← fruit   tech →", (-0.35, 0.25)) if signed else ("no sign", (0, 0.4))
+            ax.set(title=name * (ax in axes[0]), xlabel=label * (ax in axes[1]), xlim=ends)
+            ax.tick_params(axis="x", length=0, labelbottom=False)
             ax.axvline(0, color="0.5", lw=0.5)
         row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
     fig.align_ylabels(axes[:, 0])
-    patches = [plt.Rectangle((0, 0), 1, 1, color=color) for color in ("C0", "C1", "C4")]
-    axes[0, 3].legend(patches, ("toward tech", "toward fruit", "no direction"), loc="center right")
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
 same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
-title = f"Attention has no direction; the decomposition gets {sum(same)} of {len(same)} right"
 text = "How far each word moves “apple” on the way from fruit to tech; all-MiniLM-L6-v2"
-fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=proof)
+signs = f"decomposition and effect have the same direction for {sum(same)} of {len(same)} words"
+fig = attnviz.plot.add_caption(fig, title=title, text=(text, signs), agreement=proof)
