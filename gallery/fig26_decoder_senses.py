@@ -33,28 +33,28 @@ BAND = "accuracy", "low", "high"
 
 
 def summary(result):  # the numbers of the caption
-    output, words, layers = result.scores[-1], result.context.accuracy, len(result.scores) - 1
+    last, words, layers = result.scores[-1], result.context.accuracy, len(result.scores) - 1
     beyond = f"{sum(one.low > words for one in result.scores)} of {layers + 1} states"
-    numbers = {"low": output.low, "high": output.high, "words": words, "since": result.since}
-    right = round(output.accuracy * count)
-    return SimpleNamespace(**numbers, right=right, layers=layers, beyond=beyond)
+    one = {"words": words, "since": result.since, "layers": layers, "beyond": beyond}
+    return SimpleNamespace(**one, low=last.low, high=last.high, right=round(last.accuracy * count))
 
 
 minilm, smollm2 = map(summary, results)
 beside, stacked = ("ab", (1, 1), (1,), 0.39), ("a;b", (1,), (1, 1), 1.3)
 with attnviz.plot.style():
-    title = "A decoder, too, separates the senses of a last “bank”"
-    fig, *axes = panels(title, beside, stacked)
+    fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
     for ax, result, name in zip(axes, results, ("all-MiniLM-L6-v2", "SmolLM2"), strict=True):
         accuracy, low, high = ([getattr(s, of) for s in result.scores] for of in BAND)
-        ax.plot(accuracy, label="vector of “bank”")
+        ax.plot(accuracy)
         ax.fill_between(range(len(low)), low, high, alpha=0.15, lw=0)
-        ax.axhline(result.context.accuracy, color="C1", ls="--", label="other words, static")
-        ax.axhline(chance, color="0.5", lw=0.8, label="guessing")
-        ax.set(title=name, xlabel="layer that “bank” enters (last: output)", ylim=(0, 1.02))
-        ax.set_ylabel("correct sense")
+        words, end = result.context.accuracy, len(accuracy) - 1
+        ax.hlines([words, chance], 0, end, color=["C1", "0.5"], ls=["--", "-"])
+        look = {"ha": "right", "va": "top"}
+        ax.text(end, 1.09, f"vector of “bank”: {accuracy[-1]:.0%}", color="C0", **look)
+        ax.text(end, words - 0.015, f"other words, static: {words:.0%}", color="C1", **look)
+        ax.text(end, chance - 0.015, f"guessing: {chance:.0%}", color="0.4", **look)
+        ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense", ylim=(0, 1.1))
         ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    ax.legend(loc="lower right")
 proof, other = (result.agreement for result in reversed(results))
 text = f"{count} texts. MiniLM is {other.verdict}; the next line is about SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
