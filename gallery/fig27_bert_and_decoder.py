@@ -37,7 +37,6 @@ def shares(results, even=False):  # of the sink, earlier words, the word itself 
 
 bars, even = (np.array([shares(one, even) for one in models]) for even in (False, True))
 (minilm, smollm2), even, given, texts = bars, even[:, 0], [], len(models[0])
-assert min(minilm[0], smollm2[0]) > 0.5
 names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
 beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
@@ -47,10 +46,11 @@ with attnviz.plot.style():
         cell = drawn.columns.index(k), drawn.rows.index(q)
         given.append(drawn.weights[cell[::-1]])
         name = f"{names[n]} head {heads[n].layer}.{heads[n].head}: “{q}” gives “{k}” {given[n]:.0%}"
-        ax = attnviz.plot.heatmap(drawn, ax=axes[n], vmin=0, vmax=0.6, title=name, annot=False)
+        ax = attnviz.plot.heatmap(drawn, ax=axes[n], title=name, annot=False)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec=CLAIM, fc="none", lw=1.5))
     for n, name in enumerate(("sink ([CLS], [SEP], first word)", "earlier", "itself", "later")):
-        drawn = axes[2].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), label=name, alpha=0.5)
+        look = {"label": name, "color": ("0.75", "#9aaed4", "#dfe5f2", "#e6bd8f")[n]}
+        drawn = axes[2].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), **look)
         axes[2].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
     axes[2].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
     axes[2].legend(ncols=4 if WIDTH > 127 else 2, loc="lower left", bbox_to_anchor=(0, 1))
