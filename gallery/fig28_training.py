@@ -42,4 +42,14 @@ induction, own, previous = map(compared.roles[-1].count, roles)
 assert {*filter(None, compared.roles[-1])} <= {*roles}
 assert low > 0
 assert not any(compared.roles[0])
-fig = attnviz.plot.compare(compared)
+fig = attnviz.plot.compare(compared, caption="none")
+fig.texts[0].remove()  # the title names only the first of these heads
+with attnviz.plot.style():
+    ax = fig.add_axes((0.69, 0.12, 0.3, 0.37))
+    ax.plot([*accuracy], [*accuracy.values()], "C4o-")
+    ax.set(title="Next symbol right, in the second half", ylim=(0, 1.05), xticks=(0, 2, 4))
+    ax.tick_params(labelsize=6)
+    ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+title = f"As the model begins to copy, {induction} heads turn to what followed before"
+text = f"{texts} texts; colors: the heads with the role induction, with 95% intervals over texts"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=compared.agreement)
