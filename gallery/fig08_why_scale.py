@@ -52,10 +52,10 @@ with attnviz.plot.style():
     b.text(1.5, 0.42, "no scale", color="C1")
     b.text(200, 0.73, "÷ √dₖ", color="C0")
     d.plot([0, 1], [0, 1], "0.7", scaled_entropy, bare_entropy, "C3o", clip_on=False)
-    a.set(title="a  Variance of q · k", xlabel="dₖ", ylabel="variance")
+    a.set(title="a  Variance of q · k (line: dₖ)", xlabel="dₖ", ylabel="variance")
     b.set(title="b  Entropy of the weights", xlabel="dₖ", ylabel="entropy ÷ maximum", ylim=(0, 1))
-    c.set(title="c  Derivative (dashed: by q · k)", xlabel="dₖ", ylabel="norm", yscale="log")
-    d.set(title="d  Entropy in real heads", xlabel="with scale", ylabel="without", ylim=(0, 1))
+    c.set(title="c  Gradient (dashed: by q · k)", xlabel="dₖ", ylabel="norm", yscale="log")
+    d.set(title="d  Entropy of real heads", xlabel="÷ √dₖ", ylabel="no scale", ylim=(0, 1))
     for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
         axis.set_major_formatter("{x:g}")
 title = "Without the scale, one key gets all the attention as dₖ grows, and the gradient vanishes"

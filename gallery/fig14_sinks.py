@@ -40,12 +40,12 @@ low, high, lowest, highest = layers.argmin(), layers.argmax(), layers.min(), lay
 with attnviz.plot.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.4), layout="constrained")
     sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, cbar=False, ax=left)
-    left.set(xlabel="head", ylabel="layer", title="% of the weight to all of them, by head")
+    left.set(xlabel="head", ylabel="layer", title="% on [CLS], [SEP] and punctuation, by head")
     left.tick_params(axis="y", rotation=0)
-    right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="equal weights")
+    right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="even weights")
     by_layer = pd.DataFrame({name: 100 * values.mean(1) for name, values in mean.items()})
-    by_layer.plot.barh(stacked=True, width=0.7, color=["#8f8f8f", "#c8c8c8", "C0"], ax=right)
-    right.set(xlabel="mean over heads, %", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
+    by_layer.plot.barh(stacked=True, width=0.7, color=["#8f8f8f", "#c8c8c8", "C5"], ax=right)
+    right.set(xlabel="%, mean of heads", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
     right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 title = f"Content words give {share:.0%} of their attention to tokens without content"

@@ -50,8 +50,8 @@ with attnviz.plot.style():
         above.text(begin, 0.72, word)
         above.vlines(begin, -0.5, 0.5, color="C3", lw=0.8)
         ax.vlines(begin, row - 0.5, row + 0.5, color="C3", lw=1.5)
-    ax.set(xlabel="sound, s", ylabel="word written", yticks=range(count), yticklabels=words)
+    ax.set(xlabel="time, s", ylabel="word written", yticks=range(count), yticklabels=words)
     above.axis("off")
-note = "Lines: where each word begins. Colors: attention of a head to the sound"
+note = "Green: where each word begins. Darker: more of the weight of the word on its left"
 title = "A head of Whisper reads each word where it is spoken"
 fig = attnviz.plot.add_caption(fig, title=title, text=note, agreement=result.agreement)

@@ -36,13 +36,16 @@ with attnviz.plot.style():
         heads.append(head)
         shares.append(found)
         drawn = attnviz.attention_map(part, layer=layer, head=head)
-        attnviz.plot.heatmap(drawn, ax=ax, title=f"{name}, head {head}: {found:.0%}", annot=False)
+        attnviz.plot.heatmap(
+            drawn, ax=ax, title=f"{name}, head {head}: {found:.0%} outlined", annot=False
+        )
         for row in rows.tolist():
             ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec=CLAIM, fc="none", lw=0.8))
 of_softmax, of_delta, of_mamba = shares
 assert of_softmax > 0.8 > 0.5 > max(of_delta, of_mamba)
 title = "Softmax copies from one symbol, linear attention with spread, signed weights"
 text = (
-    "Outlined: what followed the same symbol before, and its share. A tiny decoder, trained to copy"
+    "Outlined: what followed the same symbol before, and its share of the sizes of all weights of "
+    "the second half. Gray: the first symbol. A tiny decoder, trained to copy"
 )
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)
