@@ -1134,9 +1134,9 @@ def _draw_examples(
     page: Page, maps: HeadMaps, looks: _Looks, place: tuple[float, float], top: float
 ) -> float:
     """Draw the map of the head that gives most to each of the things heads attend to."""
-    names = list(dict.fromkeys(name for name, _ in looks))
+    names = [name for name in (*theme().roles, OTHER_WORDS) if name in dict(looks)]
     best = [max((share, n) for n, (of, share) in enumerate(looks) if of == name) for name in names]
-    numbers = [n for _, n in sorted(best, reverse=True)]
+    numbers = [n for _, n in best]  # in the order of the key
     count = len(maps.numbers)
     weights = maps.weights.flatten(0, 1)[numbers][None]
     shown = replace(maps, weights=weights, layers=maps.layers[:1], heads=())
@@ -1312,8 +1312,8 @@ def draw_head_summary(
     down = min(_LARGEST_HEAD, max(across, min(2 * across, room)), tallest / grid.rows)
     colors = {**theme().roles, OTHER_WORDS: theme().ground}
     ground = np.array(to_rgb(theme().ground))
-    shares = np.array([share for _, share in looks])[:, None].clip(0, 1)
-    mixes = _LIGHTEST + (1 - _LIGHTEST) * shares
+    shares = [max(share, 0.7 * (name == "itself")) for name, share in looks]  # ink is never gray
+    mixes = _LIGHTEST + (1 - _LIGHTEST) * np.array(shares)[:, None].clip(0, 1)
     full = np.array([to_rgb(colors[name]) for name, _ in looks])
     fills = torch.from_numpy((1 - mixes) * ground + mixes * full).view(*maps.weights.shape[:2], 3)
     ax = grid.draw(page, (left, top), (across, down), fills, interpolation="nearest")
