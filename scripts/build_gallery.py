@@ -7,7 +7,9 @@ that changed are drawn, unless --all is given.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import json
 import os
 import re
@@ -25,8 +27,11 @@ from typing import Annotated
 import guide_pictures
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import typer
 from matplotlib.figure import Figure
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -37,6 +42,7 @@ from attnviz.models.named import NAMED, NamedModel
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"
 FORMATS = ("png", "svg")
+HEAVY = 2**20  # bytes from which photographs are stored with 256 colors
 console = Console(stderr=True, highlight=False)
 sys.path.insert(0, str(GALLERY))  # as when a script runs standalone: some share a module there
 
@@ -130,6 +136,50 @@ def picture(name: str, ending: str) -> Path:
     return GALLERY / "images" / f"{name}.{ending}"
 
 
+def reduce_colors(path: Path) -> None:
+    """Store a picture, or the pictures within an SVG, with a palette of 256 colors."""
+    if path.suffix == ".png":
+        path.write_bytes(_with_palette(path.read_bytes()))
+        return
+    start = "data:image/png;base64,"
+    parts = re.split(rf"({start}[^\"]+)", path.read_text(encoding="utf-8"))
+    for n in range(1, len(parts), 2):
+        data = base64.b64decode(parts[n].removeprefix(start))
+        parts[n] = start + base64.b64encode(_with_palette(data)).decode()
+    path.write_text("".join(parts), encoding="utf-8")
+
+
+def _with_palette(data: bytes) -> bytes:
+    """Return a PNG with a palette: the same colors if they are few, else dithered.
+
+    White stays white. Transparency has steps of 1/51. With many colors it stays as it is.
+    """
+    image, about = Image.open(io.BytesIO(data)), PngInfo()
+    pixels = np.array(image.convert("RGBA"))
+    pixels[..., 3] = np.rint(pixels[..., 3] / 5) * 5  # 51 steps
+    colors, places = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
+    options = {"dpi": image.info["dpi"]} if "dpi" in image.info else {}
+    if len(colors) <= 256:
+        reduced = Image.fromarray(places.reshape(pixels.shape[:2]).astype(np.uint8), "P")
+        reduced.putpalette(colors[:, :3].tobytes())
+        options["transparency"] = colors[:, 3].tobytes()
+    elif (pixels[..., 3] == 255).all():
+        rgb = image.convert("RGB")
+        palette = rgb.quantize(255)
+        dithered = np.array(rgb.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG))
+        dithered[(pixels == 255).all(-1)] = 255
+        reduced = Image.fromarray(dithered, "P")
+        reduced.putpalette([*palette.getpalette()[: 3 * 255], 255, 255, 255])
+    else:
+        return data
+    for name, text in image.info.items():
+        if isinstance(text, str):
+            about.add_itxt(name, text)
+    file = io.BytesIO()
+    reduced.save(file, "png", optimize=True, pnginfo=about, **options)
+    return file.getvalue()
+
+
 def draw_all(
     wanted: list[Path], built: dict[str, Entry], package: str, *, force: bool = False
 ) -> list[str]:
@@ -144,7 +194,10 @@ def draw_all(
             try:
                 figure, title, caption = draw(script)
                 for ending in FORMATS:
-                    attnviz.plot.save(figure, picture(script.stem, ending), force=force)
+                    path = picture(script.stem, ending)
+                    attnviz.plot.save(figure, path, force=force)
+                    if path.stat().st_size > HEAVY:
+                        reduce_colors(path)
                 built[script.stem] = Entry(title, caption, sha256([script]), package)
                 seconds = f"{time.perf_counter() - start:.1f} s"
                 progress.console.print(f"{script.stem}  {seconds}")

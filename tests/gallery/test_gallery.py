@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import io
 import json
 import operator
 import re
@@ -9,8 +10,11 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from one_model import one_model, one_run  # noqa: F401
+from PIL import Image
 from readable_text import check_texts
 
 import attnviz
@@ -103,10 +107,35 @@ def test_the_page_shows_what_was_drawn_from_these_scripts():
         assert built[script.stem]["script"] == build_gallery.sha256([script]), script.name
         for ending in ("png", "svg"):
             picture = ROOT / "gallery" / "images" / f"{script.stem}.{ending}"
-            assert picture.stat().st_size > 5_000
+            assert 5_000 < picture.stat().st_size < build_gallery.HEAVY
     entries = {name: build_gallery.Entry(**entry) for name, entry in built.items()}
     page = (ROOT / "gallery" / "README.md").read_text(encoding="utf-8")
     assert page == build_gallery.page(entries)
+
+
+@pytest.mark.parametrize("ending", build_gallery.FORMATS)
+def test_a_heavy_picture_gets_fewer_colors_and_keeps_the_rest(tmp_path, ending):
+    noise = np.random.default_rng(0).random((300, 300, 4))
+    noise[..., 3] = np.linspace(0.2, 1, 300)  # above it a photograph, and something transparent
+    figure, (above, below) = plt.subplots(2, figsize=(4, 6))
+    above.imshow(noise[..., :3])
+    below.imshow(noise * (0, 0, 0, 1))
+    path = tmp_path / f"photo.{ending}"
+    attnviz.plot.save(attnviz.plot.add_caption(figure, text="Noise, 30°"), path)
+    whole, size = path.read_bytes(), path.stat().st_size
+    build_gallery.reduce_colors(path)
+    assert path.stat().st_size < 0.6 * size
+    if ending == "svg":
+        texts = (text.decode() for text in (whole, path.read_bytes()))
+        first, last = (re.sub('base64,[^"]+', "", text) for text in texts)
+        assert first == last, "all but the photographs is the same"
+        return
+    before, after = Image.open(io.BytesIO(whole)), Image.open(path)
+    assert after.mode == "P"
+    assert after.info["Description"] == before.info["Description"]
+    before, after = (np.asarray(one.convert("RGB")).astype(int) for one in (before, after))
+    assert (after[(before == 255).all(-1)] == 255).all(), "white stays white"
+    assert abs(after - before).mean() < 12
 
 
 GOOD = '''"""A line
