@@ -7,6 +7,7 @@ import copy
 import html
 import json
 import math
+import random
 import re
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 import attnviz
 from figures.sentences.facts import facts_of
 from figures.sentences.maps import FUNCTION_WORDS, HALF, MAPS, STEPS, relations
-from figures.sentences.reading import OneOf, Patterns, clipped, read_all
+from figures.sentences.reading import OneOf, Patterns, clipped, read_all, read_number
 from figures.sentences.worked import EXAMPLE, Worked
 
 GALLERY = Path(__file__).parents[3] / "gallery"
@@ -195,8 +196,8 @@ VECTOR = caption("fig02_attention_vector", "A large weight is not a large effect
 
 
 @kept
-def vectors(model):
-    """Return the weights, the values' lengths and the shares of “train” in each head."""
+def vectors(model, word="train"):
+    """Return the weights, the values' lengths and the shares of a word in each head."""
     run = read(model, "the train left the station")
     found = []
     for layer, block in enumerate(eager(model).encoder.layer):
@@ -204,7 +205,7 @@ def vectors(model):
         values = (values + block.attention.self.value.bias.double()).detach()
         values = values.view(len(values), 12, -1).transpose(0, 1).numpy()
         for head in range(12):
-            weights = run.weights[layer, head, 2]
+            weights = run.weights[layer, head, run.columns.index(word)]
             parts = weights[:, None] * values[head]
             vector = parts.sum(0)
             lengths = np.linalg.norm(values[head], axis=1)
@@ -273,7 +274,8 @@ STAGES = caption(
     "Divided by √<width> and passed through a softmax, they become weights, and every row sums to "
     "1.",
     "Those of all <heads> heads are concatenated and mixed by one more matrix.",
-    "The frame follows “<word:w>”.",
+    "The frame follows “<word:w>”, which gives “<read:w>” <weight> of its weight; “<again_read:w>” "
+    "contributes <share> of its attention vector.",
     "attnviz computed every number from the formula; none differs from the model's by more than "
     "<largest>.",
 )
@@ -282,7 +284,10 @@ def stages_sizes(model, said):
     tokens = len(read(model, "the train left the station").columns)
     width = config.hidden_size // config.num_attention_heads
     one = {"tokens": tokens, "again": tokens, "size": config.hidden_size, "width": width}
-    one |= {"heads": config.num_attention_heads, "word": "train"}
+    (weights, _, shares), words = vectors(model, "station")[0][4], vectors(model, "station")[1]
+    most = int(shares.argmax())
+    one |= {"heads": config.num_attention_heads, "word": "station", "read": words[most]}
+    one |= {"again_read": words[most], "weight": weights[most], "share": shares[most]}
     if "largest" in said:
         assert float(said["largest"]) < NOISE
         one["largest"] = float(said["largest"])
@@ -746,7 +751,21 @@ def license_text(model):
     run = read(model, text)
     T = run.weights.shape[-1]
     apart = np.abs(np.arange(T)[:, None] - np.arange(T))
-    return T, (run.weights * apart).sum(-1).mean(-1), run.weights[..., 0].mean(-1)
+    distance = (run.weights * apart).sum(-1).mean(-1)
+    layer, head = np.unravel_index(distance.argmin(), distance.shape)
+    random.seed(5)  # another order than the figure's
+    ids = model.tokenizer(text).input_ids
+    ids[1:-1] = random.sample(ids[1:-1], T - 2)
+    with torch.no_grad():
+        shuffled = eager(model)(torch.tensor([ids]), output_attentions=True).attentions[layer]
+    maps = [run.weights[layer, head], shuffled[0, head].double().numpy()]
+    cells = np.arange(T) // 4
+    summed = [np.add.reduceat(one, range(0, T, 4), axis=1) for one in maps]
+    means = [np.add.reduceat(one, range(0, T, 4)) / 4 for one in summed]
+    far = 4 * np.abs(np.subtract.outer(cells[::4], cells[::4])) > 60
+    far[:, 0] = False
+    stripes = [one[far & (means[0] > 0.01)].sum() / (T / 4) for one in means]
+    return T, distance, run.weights[..., 0].mean(-1), stripes
 
 
 @LONG.sentence(
@@ -756,11 +775,15 @@ def license_text(model):
     "The same works for <long> tokens, where one map would take <size> GB.",
     "Head <head> of layer <layer>, drawn large, reads <how:nearest|farthest>: its mean distance is "
     "<nearest> tokens, where the mean of all heads is <usual>.",
+    "Cells more than <far> tokens from the diagonal with <least> or more, most of them on its "
+    "parallel stripes, have <stripes> of its weight.",
+    "If the words are shuffled, these cells have <shuffled>: the stripes come from the positions "
+    "and not from the words.",
     "Head <sink> of layer <sink_layer> gives <most:most|least> weight to the first token, [CLS]: "
     "<share>, the line at the left edge of its tile.",
 )
 def long_numbers(model, said):
-    T, distance, first = license_text(model)
+    T, distance, first, (stripes, shuffled) = license_text(model)
     layer, head = np.unravel_index(distance.argmin(), distance.shape)
     sink_layer, sink = np.unravel_index(first.argmax(), first.shape)
     cell = next(c for c in (1, 2, 4, 8) if T / c <= 125)
@@ -769,8 +792,13 @@ def long_numbers(model, said):
         "tokens": T, "cells": -(-T // cell), "again": -(-T // cell), "cell": cell, "same": cell,
         "long": long, "size": 4 * long**2 / 1e9, "head": head, "layer": layer, "how": "nearest",
         "nearest": distance.min(), "usual": distance.mean(), "sink": sink,
-        "sink_layer": sink_layer, "most": "most", "share": first.max(),
+        "sink_layer": sink_layer, "most": "most", "share": first.max(), "far": 60, "least": 0.01,
+        "stripes": stripes, "shuffled": shuffled,
     }  # fmt: skip
+    if "shuffled" in said:  # another order gives nearly the same
+        shown = read_number(said["shuffled"])[0]
+        assert abs(shown - shuffled) < 0.02
+        one["shuffled"] = shown
     return {name: one[name] for name in said}
 
 
@@ -920,12 +948,12 @@ def file_removed(facts, said):
 )
 def file_numbers(facts, said):
     text = TEXT_OF.get(facts.stem)
-    one = {"word": "train", "model": facts.model.name, "text": text, "cell": 4}
+    one = {"word": "station", "model": facts.model.name, "text": text, "cell": 4}
     one |= {"count": text and len(text.split())}
     if facts.stem == "fig05_retrieval":
         layer, head, _ = best_head(read(facts.model, text))
         one |= {"layer": layer, "head": head}
-    one |= {"head": 3} if facts.stem == "fig04_steps" else {}
+    one |= {"head": 4} if facts.stem == "fig04_steps" else {}
     one |= {"all": license_text(facts.model)[0]} if "all" in said else {}
     return {name: one[name] for name in said}
 
@@ -936,6 +964,16 @@ def file_worked(facts, said):
     wrong = read_all(f"{said['summary']}. Slips: {said['slips']}.", worked(name).facts, EXAMPLE)
     one = {"slips": said["slips"]}
     return one | {"summary": OneOf(wrong) if wrong else said["summary"]}
+
+
+@FILES.sentence(
+    "The first <tokens> tokens of this project's license, read by <model:*>.",
+    "Each cell joins <cell> × <same> weights, on a logarithmic scale.",
+)
+def file_license(facts, said):
+    assert facts.stem == "fig19_long_text"
+    one = {"tokens": license_text(facts.model)[0], "model": facts.model.name, "cell": 4, "same": 4}
+    return {name: one[name] for name in said}
 
 
 FILES.words("No attention is shown.", "Colors on a logarithmic scale.")

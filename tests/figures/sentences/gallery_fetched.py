@@ -649,7 +649,9 @@ def sound_choice(facts, said):
     return {"few": len(heads_in_agreement())}
 
 
-gallery.FILES.words("Lines: where each word begins.", "Colors: attention of a head to the sound.")
+gallery.FILES.words(
+    "Green: where each word begins.", "Darker: more of the weight of the word on its left."
+)
 
 # ------------------------------------------------------------------------------ atoms of reactions
 
@@ -1365,22 +1367,44 @@ of_file("fig33_all_heads", "Name a layer to see the maps of all its heads.")
 
 PAGE = caption(
     "fig34_explorer",
-    "Beside the plane are the strongest examples of one head.",
-    "The page also has typical examples, the plane in which queries and keys meet, the tokens "
-    "whose logits a head raises and lowers, and what next tokens lose without it.",
+    "Beside the plane are its strongest and typical examples: the outlined token reads the colored "
+    "ones.",
+    "Further down the page has the plane in which queries and keys meet, and the tokens whose "
+    "logits the head raises and lowers.",
     "It is one file and works offline.",
 )
 
 
-def count_sample():
-    """Return how many sentences come with attnviz."""
-    sample = files("attnviz").joinpath("analyses", "survey", "sample.txt")
-    return len(sample.read_text("utf-8").splitlines())
+def sample():
+    """Return the sentences that come with attnviz."""
+    file = files("attnviz").joinpath("analyses", "survey", "sample.txt")
+    return file.read_text("utf-8").splitlines()
 
 
-@PAGE.sentence("One page shows what each of <heads> heads does")
+@gallery.kept
+def previous_of_sample():
+    """Return what heads give the previous token, and even weights, means over tokens and texts."""
+    shares, even = [], []
+    for text in sample():
+        weights = read("smollm2", encode("smollm2", text)).weights
+        rows = np.arange(1, weights.shape[-1])
+        shares.append(weights[..., rows, rows - 1].mean(-1))
+        even.append((1 / (rows + 1)).mean())
+    return np.mean(shares, axis=0), np.mean(even)
+
+
+@PAGE.sentence(
+    "Of <heads> heads, head <head:h> reads the previous token <how:most|least>: <share> of its "
+    "weight",
+    "Head <head:h> is the one farthest <side:right|left>: it gives <share> of its weight to the "
+    "token before (even weights: <even>).",
+)
 def page_title(facts, said):
-    return {"heads": count_heads()}
+    shares, even = previous_of_sample()
+    layer, head = np.unravel_index(shares.argmax(), shares.shape)
+    one = {"heads": shares.size, "head": f"{layer}.{head}", "how": "most", "side": "right"}
+    one |= {"share": shares.max(), "even": even}
+    return {name: one[name] for name in said}
 
 
 @PAGE.sentence(
@@ -1389,13 +1413,13 @@ def page_title(facts, said):
     "its role, which half of the sentences suggest and the other half confirm."
 )
 def page_texts(facts, said):
-    return {"command": "attnviz explore --sample --model smollm2", "texts": count_sample()}
+    return {"command": "attnviz explore --sample --model smollm2", "texts": len(sample())}
 
 
 @gallery.FILES.sentence("<texts> sentences, <model:*>.")
 def file_sentences(file, said):
     assert file.stem == "fig34_explorer"
-    return {"texts": count_sample(), "model": SMOLLM2}
+    return {"texts": len(sample()), "model": SMOLLM2}
 
 
 gallery.TEXT_OF |= {
@@ -1426,5 +1450,6 @@ def file_texts(file, said):
 
 gallery.FILES.words(
     "MiniLM is verified; the next line is about SmolLM2 (4-bit weights).",
+    "In a sentence: the outlined token reads the colored ones.",
     "Example sentences of WordNet 3.0; lines: 95% intervals over words.",
 )

@@ -287,6 +287,13 @@ def rankings_rollout(model, said):
     return {"least": rollout.min(), "most": rollout.max()}
 
 
+@FILES.sentence("Decomposition and effect have the same direction for <same> of <words> words.")
+def file_directions(file, said):
+    assert file.stem == "fig18_four_rankings"
+    credit, effect, *_ = np.swapaxes(pulls(file.model), 0, 1)
+    return {"same": (np.sign(credit) == np.sign(effect)).sum(), "words": credit.size}
+
+
 @FILES.sentence("How far each word moves “<word:w>” on the way from fruit to tech; <model:*>.")
 def file_pulls(file, said):
     assert file.stem == "fig18_four_rankings"
