@@ -50,9 +50,9 @@ fig = attnviz.plot.heatmap(result, layer=layer, head=head, overview=True, captio
 label = (
     "The stripes stay if the words are\nshuffled: they come from the\npositions, not from the words"
 )
-line = {"arrowstyle": "-", "lw": 0.6, "relpos": (0, 0.85)}
-place = {"textcoords": "figure fraction", "fontsize": 7, "arrowprops": line}
-fig.axes[0].annotate(label, (102, 59), (0.655, 0.2), **place)
+line = {"textcoords": "figure fraction", "arrowprops": {"arrowstyle": "-", "lw": 0.6}}
+fig.axes[0].annotate("", (102, 59), (0.65, 0.28), **line)
+fig.text(0.655, 0.11, label, fontsize=7)
 text = f"The first {tokens} tokens of this project's license, read by all-MiniLM-L6-v2"
 scale = f"each cell joins {cell} × {cell} weights, on a logarithmic scale"
 fig = attnviz.plot.add_caption(fig, text=(text, scale), agreement=result.agreement)
