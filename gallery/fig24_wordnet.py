@@ -57,7 +57,7 @@ with attnviz.plot.style():
         ax.tick_params(axis="y", length=0)
         plt.setp(ax.get_yticklabels()[::4], weight="bold")
     axes[0].set(title="Pairs told apart: one sense or two", xlabel="AUC, % (50: guessing)")
-    ax.set(title="Better than the words around it alone", xlabel="difference, percentage points")
+    ax.set(title="Better than the words alone", xlabel="difference, percentage points")
     ax.set(xlim=(-7.5, 12.5), xticks=(-5, 0, 5, 10), xticklabels=("−5", "0", "+5", "+10"))
 text = "Example sentences of WordNet 3.0; lines: 95% intervals over words"
 fig = attnviz.plot.add_caption(fig, text=text)
