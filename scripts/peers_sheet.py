@@ -42,18 +42,22 @@ LONG = (
     " saw a fox that crossed the frozen field. Nobody spoke. When they reached the coast, the sun"
     " was rising, and the old conductor smiled at the children beside the window."
 )
-TOOLS = {
-    "attnviz": "attnviz", "BertViz head view": "bertviz", "BertViz model view": "bertviz",
-    "CircuitsVis": "circuitsvis", "Inspectus": "inspectus", "seaborn.heatmap": "seaborn",
-}  # fmt: skip
+TOOLS = {  # the package, what its picture shows, and what it does not
+    "attnviz": ("attnviz", "the finding, percentages, the verdict", "values on hover"),
+    "BertViz head view": ("bertviz", "a line from each query to each key", "numbers"),
+    "BertViz model view": ("bertviz", "all heads, one larger after a click", "numbers"),
+    "CircuitsVis": ("circuitsvis", "a matrix, weights on hover", "numbers in cells, a color bar"),
+    "Inspectus": ("inspectus", "a matrix, totals of queries and keys", "heads side by side"),
+    "seaborn.heatmap": ("seaborn", "a matrix with a color bar", "all heads in one call"),
+}
 STYLE = """
-body { margin: 0; padding: 36px; width: max-content; font: 22px/1.4 "DejaVu Sans"; color: #1a1a1a }
-main { display: grid; grid-template-columns: repeat(6, 500px); gap: 8px 26px }
-h1, h2 { font-size: 31px; margin: 0 } h2 { grid-column: 1 / -1; border-top: 3px solid }
-h2 { margin-top: 18px; padding: 12px 0 2px } small { font-weight: normal; color: #5a5a5a }
-span { font-weight: normal; font-size: 27px } code { font: 19px "DejaVu Sans Mono" }
-div { height: 450px; border: 1px solid #c8c8c8; padding: 8px } p { margin: 6px 0 0; height: 62px }
-img { width: 100%; height: 100%; object-fit: contain }
+body { margin: 0; padding: 30px; width: max-content; font: 23px/1.35 "DejaVu Sans"; color: #1a1a1a }
+main { display: grid; grid-template-columns: repeat(3, 760px); gap: 22px 26px }
+h2, h3 { font-size: 34px; margin: 0 } h2 { grid-column: 1 / -1; border-top: 4px solid }
+h2 { margin-top: 26px; padding: 14px 0 0 } h3 { font-size: 28px; padding-bottom: 4px }
+small, span { font-weight: normal; color: #5a5a5a } code { font: 20px "DejaVu Sans Mono" }
+div { height: 640px; border: 1px solid #c8c8c8; padding: 8px } p { margin: 6px 0 0 }
+img { width: 100%; height: 100%; object-fit: contain } section { min-width: 0 }
 """
 
 
@@ -117,7 +121,8 @@ def write(view: View, browser: Browser, file: Path) -> str:
     drawn = ImageChops.invert(image).getbbox()
     ImageOps.expand(image.crop(drawn), 8, "white").save(file)
     said = ", ".join(filter(None, (view.note, shown)))
-    return f"<div><img src='{file.name}'></div><p><code>{escape(view.call)}</code><br>{said}</p>"
+    call = f"<code>{escape(view.call)}</code>"
+    return f"<div><img src='{file.name}'></div><p>{call} <small>{said}</small></p>"
 
 
 def main() -> None:
@@ -131,14 +136,16 @@ def main() -> None:
         f"4 &ensp;{len(LONG.split())} words <span>“{LONG}”</span>": one_head(attnviz.attend(LONG)),
     }
     parts = [f"<!doctype html><meta charset=utf-8><style>{STYLE}</style><body><main>"]
-    parts += [f"<h1>{tool} <small>{version(name)}</small></h1>" for tool, name in TOOLS.items()]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser, sheet = launch(playwright), Path(folder) / "sheet.html"
         for row, (title, views) in enumerate(rows.items()):
             parts.append(f"<h2>{title}</h2>")
-            for column, view in enumerate(views):
+            tools = zip(TOOLS.items(), views, strict=True)
+            for column, ((tool, (package, shows, lacks)), view) in enumerate(tools):
                 told = write(view, browser, sheet.with_name(f"{row}-{column}.png"))
-                parts.append(f"<section>{told}</section>")
+                name = f"<h3>{tool} <small>{version(package)}</small></h3>"
+                told += f"<p>shows {shows}; not {lacks}</p>"
+                parts.append(f"<section>{name}{told}</section>")
         sheet.write_text("".join(parts), "utf-8")
         page = browser.new_page()
         page.goto(sheet.as_uri())
