@@ -82,6 +82,8 @@ def capture_batch(
     inputs: Mapping[str, Tensor],
     known: Sequence[AttentionRecord],
     on_attention: Callable[[BatchedAttention], None],
+    *,
+    separate: bool = False,
 ) -> None:
     """Run the untouched model once on a batch, and pass on each attention when it is executed.
 
@@ -91,7 +93,8 @@ def capture_batch(
 
     inputs : the arguments of its forward, N texts padded on the right to one length, or one image
     or sound. known : the attentions of one text, from `capture`; the model must execute these and
-    no other.
+    no other. separate : there is one text, and attention between other positions than its tokens
+    is left out.
     """
     ids = inputs.get("input_ids")
     texts, length = (1, 0) if ids is None else ids.shape
@@ -107,10 +110,13 @@ def capture_batch(
         on_attention(attention)
 
     paths = [record.path for record in known]
-    if not all(record.through_interface for record in known):
+    if separate or not all(record.through_interface for record in known):
         (recording,) = record_runs(model, texts, run)
-        expect_same(model, [call.path for call in recording.calls], paths)
-        for call, record in zip(recording.calls, known, strict=True):
+        calls = recording.calls
+        if separate:
+            calls = [one for one in calls if one.path in paths and _size(one) == (length, length)]
+        expect_same(model, [call.path for call in calls], paths)
+        for call, record in zip(calls, known, strict=True):
             pass_on(_from_call(call, record, texts))
         return
 
@@ -141,6 +147,10 @@ def capture_matrices(
     (recording,) = record_runs(model, len(inputs["input_ids"]), minimal_run(model, inputs))
     expect_same(model, [one.path for one in recording.linear], [record.path for record in known])
     return [mixing.matrix for mixing in recording.linear if mixing.matrix is not None]
+
+
+def _size(call: AttentionCall) -> tuple[int, int]:
+    return call.attention.query.shape[2], call.attention.key.shape[2]
 
 
 def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:

@@ -42,7 +42,7 @@ from attnviz.analyses.survey.corpus import (
     load_reader,
     parse_corpus,
 )
-from attnviz.analyses.survey.measure import Attention, HeadStatistics, TextStatistics
+from attnviz.analyses.survey.measure import Attention, HeadStatistics, SeparateHeads, TextStatistics
 from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, Positions, WeightStatistics
@@ -181,9 +181,10 @@ class _Comparison:
     notes: tuple[str, ...] = ()
     apart: dict[str, Tensor] = field(default_factory=dict)
 
-    def _verified(self, model: Model, sample: Sequence[AttentionResult]) -> HeadStatistics:
+    def _verified(self, corpus: TextCorpus, sample: Sequence[AttentionResult]) -> HeadStatistics:
         """Return what measures a model; raise InputError unless it has the heads of the first."""
-        statistics = HeadStatistics(model.checkpoint, sample[0].records, self.seed)
+        model, kind = corpus.model, SeparateHeads if corpus.separate else HeadStatistics
+        statistics = kind(model.checkpoint, sample[0].records, self.seed)
         heads = statistics.heads
         counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
         self.heads, self.counted = self.heads or heads, self.counted or counted
@@ -209,8 +210,8 @@ class _Comparison:
         """Measure the model of a corpus and a second one on the same batches, and their maps."""
         sample, results, in_parts = corpus.open()
         again = TextCorpus(second, (), truncate=self.truncate)
-        one = self._verified(corpus.model, results)
-        other = self._verified(second, again.verified(sample))
+        one = self._verified(corpus, results)
+        other = self._verified(again, again.verified(sample))
         change, apart = _Change(self.heads, self.seed), Moments(len(self.heads))
         means, count = [Moments(change.width) for _ in range(2)], corpus.rows
         for texts in in_parts:
@@ -251,7 +252,7 @@ class _Comparison:
         else:
             self.sample, results, unwritten = corpus.open()
             in_parts, self.changes = self._written(unwritten), corpus.changes
-        number, heads = len(self.agreements), self._verified(model, results)
+        number, heads = len(self.agreements), self._verified(corpus or again, results)
         change = _Change(self.heads, self.seed)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
 

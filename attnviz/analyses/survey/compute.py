@@ -29,6 +29,7 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.measure import (
     MEASURED_BY,
     HeadStatistics,
+    SeparateHeads,
     TextStatistics,
     select_stack,
 )
@@ -222,7 +223,8 @@ def survey_corpus(
     # Each worker of Ray has a copy of the model for itself.
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
     checkpoint = checkpoint.original() if on_ray else checkpoint
-    heads = MEASURED_BY.get(kind, HeadStatistics)(checkpoint, records, seed, statistics, only_on)
+    by_default = SeparateHeads if corpus.separate else HeadStatistics
+    heads = MEASURED_BY.get(kind, by_default)(checkpoint, records, seed, statistics, only_on)
     where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
     with where as measure:
         summaries: list[Path] = []
@@ -339,7 +341,7 @@ def _result(
 
     distances, clusters = group_heads([result.records for result in sample])
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
-    notes = (*_notes_on_layers(sample[0]), *notes)
+    notes = (*_notes_on_layers(sample[0]), *filter(None, [corpus.separate]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
     confirmations, checks = _confirmed(corpus.model, groups, totals, heads)
     verified = replace(verified, analysis=(*verified.analysis, *checks))

@@ -345,6 +345,7 @@ class TextCorpus:
     skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
     select: Callable[[AttentionResult], AttentionResult] = softmax_only  # attentions to measure
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
+    separate: str = ""  # a note if texts run one by one: which attention reads no tokens
     kind: ClassVar[Kind] = "text"
 
     def __iter__(self) -> Iterator[CorpusText]:
@@ -433,11 +434,42 @@ class TextCorpus:
         return sample, self.verified(sample), chain([first], rest)
 
     def verified(self, sample: Sequence[CorpusText]) -> list[AttentionResult]:
-        """Return verified results of a few texts, with the attentions that are selected."""
+        """Return verified results of a few texts, with the attentions that are selected.
+
+        Of a model that also reads other positions than tokens, attention between these is left out.
+        """
         options = AttendOptions(truncate=self.truncate)
+
+        def read(texts: Sequence[CorpusText]) -> list[AttentionResult]:
+            return [*map(self.select, run(self.model.checkpoint, inputs_of(texts), options))]
+
+        def of_tokens(result: AttentionResult, length: int) -> list[Any]:
+            size = length, length
+            return [one for one in result.records if one.signed or one.size == size]
+
         with silence_logs():
-            results = map(self.select, run(self.model.checkpoint, inputs_of(sample), options))
-            return [replace(one, provenance=replace(one.provenance, text=None)) for one in results]
+            results, longest = read(sample), max(map(len, sample))
+            kept = [of_tokens(result, longest) for result in results]  # all are padded
+            if any(len(one) < len(all.records) for one, all in zip(kept, results, strict=True)):
+                results = [result for text in sample for result in read([text])]
+                kept = [
+                    of_tokens(*of_text) for of_text in zip(results, map(len, sample), strict=True)
+                ]
+                paths = set.intersection(*({one.path for one in records} for records in kept))
+                kept = [[one for one in records if one.path in paths] for records in kept]
+                self.separate = "each text was read by itself"
+                for result, records in zip(results, kept, strict=True):
+                    if other := next((one for one in result.records if one not in records), None):
+                        why = f"{other.path} reads {other.size[1]} positions, which are no tokens"
+                        self.separate = f"each text was read by itself; not measured: {why}"
+                if not paths:
+                    raise InputError(
+                        f"A survey is of tokens, and {why}. Draw the maps of one text with heads."
+                    )
+        return [
+            replace(one, records=tuple(records), provenance=replace(one.provenance, text=None))
+            for one, records in zip(results, kept, strict=True)
+        ]
 
 
 def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -504,6 +536,7 @@ class MediaCorpus:
     source: Any
     truncate: bool = False
     skip_bad: bool = False
+    separate: ClassVar[str] = ""
     _targets: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -349,6 +349,33 @@ class SignedHeadStatistics(HeadStatistics):
             on_attention(_SignedWeights(shares, record.visible is not None))
 
 
+@dataclass(frozen=True, eq=False)
+class SeparateHeads(HeadStatistics):
+    """Measures the attention between the tokens of a text, each text by itself.
+
+    So a model is read that cuts, joins or pools the texts of a batch.
+    """
+
+    one_by_one: ClassVar[bool] = True
+
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
+        of_text, _, *others = super()._measure_batch(texts)
+        encoding = shuffle(texts[0].encoding, f"{self.seed} {texts[0].number}")
+        shuffled, *_ = super()._measure_batch([replace(texts[0], encoding=encoding)])
+        return of_text, shuffled, *others
+
+    def run(
+        self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
+    ) -> None:
+        """Run the model on one text, whose order is that of its tokens."""
+        super().run(texts, on_attention)
+
+    def _capture(
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
+    ) -> None:
+        capture_batch(self.checkpoint.module, inputs, self.records, on_attention, separate=True)
+
+
 class MediaHeads(HeadStatistics):
     """Measures the heads of a model on images or sounds, one after the other."""
 
