@@ -72,6 +72,8 @@ def tiny_model(
             config = type(config)(**config.to_dict() | settings)
         if class_name and getattr(config, "pad_token_id", 0) is None:
             config.pad_token_id = 0  # by which a class with a head finds the end of a text
+        if class_name.endswith("ForCausalLM") and getattr(config, "is_decoder", True) is False:
+            config.is_decoder = not config.is_encoder_decoder  # as its documentation asks for
         if config.is_encoder_decoder and not hasattr(config, "decoder_start_token_id"):
             config.decoder_start_token_id = 0  # which a checkpoint of T5 names
         model = model_class(architecture, class_name)._from_config(

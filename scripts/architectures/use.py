@@ -31,7 +31,7 @@ from architectures.catalogue import model_class_name
 from architectures.compare import NONE
 from architectures.isolation import explain
 from architectures.tiny_models import build
-from attnviz.models.pretrained import embedding_rows, input_kinds
+from attnviz.models.pretrained import embedding_rows, forward_parameters, input_kinds
 from attnviz.results.agreement_report import Verdict
 
 mpl.use("Agg")
@@ -129,7 +129,10 @@ def _load(model: PreTrainedModel, tokenizer: Any) -> Any:
 
 
 def _analyses(model: PreTrainedModel, tokenizer: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the outcomes of generate=, shift, explain and survey for a model of texts."""
+    """Return the outcomes of generate=, shift, explain and survey for a model of texts.
+
+    The last three give a model a text and nothing else: they are left out if it needs more.
+    """
     if input_kinds(model) != ("text",) or inputs["input_ids"].dim() != 2:
         return {}
     ids = inputs["input_ids"][:1]
@@ -143,13 +146,20 @@ def _analyses(model: PreTrainedModel, tokenizer: Any, inputs: dict[str, Any]) ->
             found["generate"] = _state(lambda: _generates(loaded, text, ids, written[0]))
         else:
             found["generate"] = ["not run", reason]
-        if not model.config.is_encoder_decoder:
+        if not model.config.is_encoder_decoder and reads_text_alone(model, ids):
             found["explain"] = _state(lambda: attnviz.explain(text, model=loaded))
-    if not model.config.is_encoder_decoder:
+    if not model.config.is_encoder_decoder and reads_text_alone(model, ids):
         word = next((one for one in reversed(text.split()) if text.split().count(one) == 1), "w5")
         found["shift"] = _state(lambda: attnviz.shift(word, text, model=loaded))
         found["survey"] = _state(lambda: attnviz.survey([text, text + " w5"], model=loaded))
     return found
+
+
+def reads_text_alone(model: PreTrainedModel, ids: torch.Tensor) -> bool:
+    """Whether the model itself runs on the tokens of a text, and needs nothing beside them."""
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    known = {name: inputs[name] for name in inputs if name in forward_parameters(model)}
+    return _fails(lambda: model(**known)) is None
 
 
 def _generates(loaded: Any, text: str, ids: torch.Tensor, written: torch.Tensor) -> list[Any]:

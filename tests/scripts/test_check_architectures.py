@@ -14,7 +14,7 @@ from architectures.check import check
 from architectures.compare import compare, difference
 from architectures.results import CALLS, reason, state, use_state
 from architectures.tiny_models import build
-from architectures.use import use
+from architectures.use import reads_text_alone, use
 
 import attnviz
 
@@ -150,3 +150,11 @@ def test_classes_with_a_head_are_checked_too():
 
 def catalogue_of(result):
     return results.catalogue([result], {}, 1e-5)
+
+
+def test_analyses_of_a_text_are_left_out_where_the_model_needs_more():
+    model, inputs = build("bros")  # the boxes of the words
+    assert not reads_text_alone(model, inputs["input_ids"])
+    model, inputs = build("bert")
+    assert reads_text_alone(model, inputs["input_ids"])
+    assert {"shift", "survey"}.isdisjoint(use("bros"))

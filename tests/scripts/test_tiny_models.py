@@ -54,3 +54,8 @@ def test_inputs_without_a_text_take_no_placeholders():
     before = dict(inputs)
     place(model, inputs)
     assert inputs.keys() == before.keys()
+
+
+def test_an_encoder_that_writes_on_is_built_as_a_decoder():
+    assert build("roberta", class_name="RobertaForCausalLM")[0].config.is_decoder
+    assert not build("roberta", class_name="RobertaForMaskedLM")[0].config.is_decoder
