@@ -18,7 +18,17 @@ from attnviz.results.base import Savable
 
 _TINY = 1e-30
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
-_ACTIVATIONS = {"gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid"}
+_ACTIVATIONS = {
+    "gelu",
+    "silu",
+    "relu",
+    "leaky_relu",
+    "mish",
+    "softplus",
+    "tanh",
+    "sigmoid",
+    "clamp",
+}
 _SHAPE_FUNCTIONS = tracing.WEIGHT_PRESERVING | {"transpose", "permute"}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
 
@@ -112,7 +122,9 @@ def decompose(
     delta = (end[1] - end[0]).detach()
     length, unit = measure_along(delta, direction)
     mixed = [mix.mixed for mix in mixes]
-    start_gradient, *gradients = torch.autograd.grad((end[1] * unit).sum(), [start, *mixed])
+    start_gradient, *gradients = torch.autograd.grad(
+        (end[1] * unit).sum(), [start, *mixed], materialize_grads=True
+    )
     parts = [_parts(mix, g, rows, T) for mix, g in zip(mixes, gradients, strict=True)]
     value, routing = (torch.stack(part).double() for part in zip(*parts, strict=True))
     return Decomposition(
@@ -153,7 +165,8 @@ def credits(
     from_start = []
     for gradient, start in zip(gradients, starts, strict=True):
         before, after = start.chunk(2)
-        from_start.append((gradient.chunk(2)[1] * (after - before)).sum((0, -1)).detach())
+        change = (gradient.chunk(2)[1] * (after - before)).flatten(2)  # of several streams
+        from_start.append(change.sum((0, -1)).detach())
     return sum(mode.opened, torch.cat(from_start))
 
 
@@ -280,11 +293,16 @@ class FrozenNonlinearities(tracing.AttentionTracer):
             return self._linear(*args, **kwargs)
         if name == "addmm":
             return self._linear(args[1], args[2].mT, args[0])
-        if name == "add" and len(args) == 2 and not kwargs:
+        if name in ("add", "add_") and len(args) == 2 and not kwargs:
             x, constant = args if tracing.moves(args[0]) else args[::-1]
-            is_bias = isinstance(constant, Tensor) and not tracing.moves(constant)
-            if is_bias and x.dim() == 3 and constant.shape[-1:] == x.shape[-1:]:
-                return self.add_bias(x, constant)
+            size = constant.shape[-1:] if isinstance(constant, Tensor) else ()
+            if not tracing.moves(constant) and x.dim() in (2, 3) and size in ((), x.shape[-1:]):
+                self.biases.append(
+                    torch.as_tensor(constant, dtype=x.dtype, device=x.device)
+                    .detach()
+                    .requires_grad_()
+                )
+                return func(x, self.biases[-1])
         return func(*args, **kwargs)
 
     def gated(self, f: Elementwise, x: Tensor) -> Tensor:

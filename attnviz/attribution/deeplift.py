@@ -27,6 +27,7 @@ _ELEMENTWISE = {
     "gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid", "erf", "exp",
     "log", "sqrt", "rsqrt", "reciprocal", "square", "abs", "pow", "__pow__", "clamp",
 }  # fmt: skip
+_IN_PLACE = {f"{name}_" for name in _ELEMENTWISE}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply", "__imul__", "mul_"}
 _DIVIDE = {"div", "true_divide", "__truediv__", "__itruediv__", "div_"}
 _HIDDEN = -1e30  # masked scores are below
@@ -154,9 +155,15 @@ def along(x: Tensor, y: Tensor) -> Tensor:
 @contextmanager
 def multipliers(model: nn.Module) -> Iterator[None]:
     """Let activations, and experts of a mixture, have multipliers while a model computes."""
-    experts = {m: partial(_mixture, m) for m in model.modules() if hasattr(m, "has_gate")}
+    experts = {m: partial(_mixture, m) for m in model.modules() if _are_experts(m)}
     with tracing.activations(model, elementwise), tracing.computing(experts):
         yield
+
+
+def _are_experts(module: nn.Module) -> bool:
+    """Whether a module takes tokens, their experts, and the weights of these."""
+    names = list(inspect.signature(inspect.unwrap(type(module).forward)).parameters)[2:]
+    return len(names) == 2 and "ind" in names[0] and "weights" in names[1]
 
 
 def _mixture(experts: nn.Module, x: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -165,14 +172,15 @@ def _mixture(experts: nn.Module, x: Tensor, top_k_index: Tensor, top_k_weights: 
     The router chooses, so its weights are no smooth function: their multiplier is along x.
     """
     alone, one = inspect.unwrap(type(experts).forward), torch.ones_like(top_k_weights[:, :1])
-    count: Any = experts.num_experts
-    weights = top_k_weights.new_zeros(len(x), count + 1)  # the last one stands for none
-    weights = along(x, weights.scatter(1, top_k_index, top_k_weights).detach())
-    mixed = torch.zeros_like(x)
+    count, tokens = 1 + int(top_k_index.max()), x.flatten(0, -2)  # the last one may stand for none
+    weights = top_k_weights.new_zeros(len(tokens), count)
+    weights = along(tokens, weights.scatter(1, top_k_index, top_k_weights).detach())
+    mixed = torch.zeros_like(tokens)
     for number in range(count):
-        output = alone(experts, x, torch.full_like(top_k_index[:, :1], number), one.detach())
-        mixed = mixed + bilinear(torch.mul, output, weights[:, number, None])
-    return mixed
+        index = torch.full_like(top_k_index[:, :1], number)
+        output = alone(experts, x, index, one.detach())
+        mixed = mixed + bilinear(torch.mul, output.flatten(0, -2), weights[:, number, None])
+    return mixed.view_as(output)
 
 
 def _split_runs(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,6 +246,9 @@ class DeepLift(tracing.AttentionTracer):
             return func(*args, **kwargs)
         if name in _ELEMENTWISE:
             return elementwise(lambda x: func(x, *args[1:], **kwargs), args[0])
+        if name in _IN_PLACE:
+            changed = elementwise(lambda x: func(x.clone(), *args[1:], **kwargs), args[0].clone())
+            return args[0].copy_(changed)
         if name in _MULTIPLY and len(moving) == 2:
             return bilinear(torch.mul, *moving)
         if name in _DIVIDE and moves(args[1]):

@@ -212,7 +212,8 @@ class Readout:
 
 def base_of(module: nn.Module) -> nn.Module:
     """Return a model without its head."""
-    return getattr(module, "base_model", module)
+    base = getattr(module, "base_model", module)
+    return module if base is module else base_of(base)
 
 
 def unembedding_of(module: nn.Module) -> nn.Module | None:

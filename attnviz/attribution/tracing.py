@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from attnviz.attribution.target import EVERYWHERE, Place, Places, Readout
 from attnviz.capture.watch import restoring
 from attnviz.errors import AttnvizError, ModelError, first_line
+from attnviz.models.pretrained import forward_parameters
 from attnviz.pipeline.attend import Model
 from attnviz.runtime.compat import outside_function_modes, tree_map_only
 
@@ -184,7 +185,7 @@ def _is_activation(module: nn.Module) -> bool:
     changed[0, 0] = 2
     with suppress(Exception), torch.no_grad():  # it takes something else
         before, after = module.forward(numbers), module.forward(changed)
-        return bool((before != after).sum() == 1)
+        return before.shape == numbers.shape and bool((before != after).sum() == 1)
     return False
 
 
@@ -259,7 +260,14 @@ def expect_gradients(output: Tensor) -> None:
 
 def blocks_of(base: nn.Module) -> nn.ModuleList:
     """Return the list of blocks that holds most of a model's parameters."""
-    if not (lists := [m for m in base.modules() if isinstance(m, nn.ModuleList) and len(m)]):
+    text = {"input_ids", "inputs_embeds"}
+    others = set[nn.Module]()  # towers of other inputs than text
+    for tower in base.modules():
+        is_base = tower is base or not hasattr(tower, "main_input_name")
+        if not is_base and text.isdisjoint(forward_parameters(tower)):
+            others.update(tower.modules())
+    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and m not in others]
+    if not (lists := [blocks for blocks in lists if len(blocks)]):
         raise ModelError(
             f"{type(base).__name__} has no list of blocks, so its output cannot be decomposed. "
             "Choose a model with blocks in a row."
