@@ -30,6 +30,7 @@ _ACTIVATIONS = {
     "clamp",
 }
 _SHAPE_FUNCTIONS = tracing.WEIGHT_PRESERVING | {"transpose", "permute"}
+_PRODUCTS = tracing.MATRICES | {"einsum"}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
 
 
@@ -116,9 +117,9 @@ def decompose(
     tracing.expect_gradients(end)
     rows, T = list(readout.rows), token_ids(inputs).shape[1]
     if not (mixes := [mix for mix in mode.mixes if readout.reads(mix.place)]):
-        raise ValueError("no attention was traced")
+        raise ValueError("it multiplies its weights with values in chunks, or in unknown code")
     if any(mix.values.shape[-2] != len(range(T)[mix.place.keys]) for mix in mixes):
-        raise ValueError("its attention reads the text in windows")
+        raise ValueError("its attention reads other positions than the tokens of the text")
     delta = (end[1] - end[0]).detach()
     length, unit = measure_along(delta, direction)
     mixed = [mix.mixed for mix in mixes]
@@ -167,7 +168,8 @@ def credits(
         before, after = start.chunk(2)
         change = (gradient.chunk(2)[1] * (after - before)).flatten(2)  # of several streams
         from_start.append(change.sum((0, -1)).detach())
-    return sum(mode.opened, torch.cat(from_start))
+    T = token_ids(inputs).shape[1]  # what a model adds behind them is no source
+    return sum(mode.opened, torch.cat(from_start)[:T])
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,15 +276,14 @@ class FrozenNonlinearities(tracing.AttentionTracer):
                 if tracing.is_among(args[0], tensors):
                     tensors.append(output)
             return output
-        if not any(tracing.moves(value) for value in (*args, *kwargs.values())):
+        moving = [value for value in (*args, *kwargs.values()) if tracing.moves(value)]
+        if not moving:
             return func(*args, **kwargs)
-        if name in _NORM_FUNCTIONS or (
-            name in tracing.MATRICES and tracing.moves(args[0]) and tracing.moves(args[1])
-        ):
+        if name in _NORM_FUNCTIONS or (name in _PRODUCTS and len(moving) == 2):
             return func(*(x.detach() if tracing.moves(x) else x for x in args), **kwargs)
         if name in _ACTIVATIONS:
             return self.gated(lambda x: func(x, *args[1:], **kwargs), args[0])
-        if name in _MULTIPLY and tracing.moves(args[0]) and tracing.moves(args[1]):
+        if name in _MULTIPLY and len(moving) == 2:
             return self._multiply(args[0], args[1])
         if name == "layer_norm":
             return self.normalize(*args, **kwargs)
@@ -291,6 +292,14 @@ class FrozenNonlinearities(tracing.AttentionTracer):
             return self._linear(args[0], args[1].mT) if is_linear else func(*args, **kwargs)
         if name == "linear":
             return self._linear(*args, **kwargs)
+        if name == "conv1d":
+            how = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+            weight, bias = how.pop("weight"), how.pop("bias", None)
+            bias = None if bias is None else bias[:, None]
+            rest = args[3:]
+            return self._linear(
+                how.pop("input"), weight, bias, lambda x, w: func(x, w, None, *rest, **how)
+            )
         if name == "addmm":
             return self._linear(args[1], args[2].mT, args[0])
         if name in ("add", "add_") and len(args) == 2 and not kwargs:
@@ -320,8 +329,10 @@ class FrozenNonlinearities(tracing.AttentionTracer):
         (self._mixed if tracing.is_among(through, self._mixed) else self._activated).append(output)
         return output
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        output = linear(x, weight)
+    def _linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, f: Any = linear
+    ) -> Tensor:
+        output = f(x, weight)
         if tracing.is_among(x, self._activated):
             self.mlps.append(output.detach().requires_grad_())
             output = self.mlps[-1].clone()

@@ -40,12 +40,13 @@ class _Multiplied(Function):
     @staticmethod
     def forward(ctx: Any, rule: Callable[..., tuple[Tensor, Multiply]], *inputs: Tensor) -> Tensor:
         output, ctx.multiply = rule(*inputs)
+        ctx.dim, *ctx.dims = map(_run_dim, (output, *inputs))
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        carried = ctx.multiply(_split_runs(gradients[0])[1])
-        return None, *(torch.cat([torch.zeros_like(gradient), gradient]) for gradient in carried)
+        carried = zip(ctx.multiply(gradients[0].chunk(2, ctx.dim)[1]), ctx.dims, strict=True)
+        return None, *(torch.cat([torch.zeros_like(one), one], dim) for one, dim in carried)
 
 
 def _apply(rule: Callable[..., tuple[Tensor, Multiply]], *inputs: Tensor) -> Tensor:
@@ -185,10 +186,15 @@ def _mixture(experts: nn.Module, x: Tensor, top_k_index: Tensor, top_k_weights: 
 
 def _split_runs(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the halves of run 0 and of run 1, each (1 or more, …)."""
-    if x.shape[0] % 2:
-        raise ValueError(f"expected two runs in the first dimension, got {tuple(x.shape)}")
-    before, after = x.chunk(2)
+    if x.shape[dim := _run_dim(x)] % 2:
+        raise ValueError("it computes some tokens apart from the others")
+    before, after = x.chunk(2, dim)
     return before, after
+
+
+def _run_dim(x: Tensor) -> int:
+    runs = tracing.RUNS_SECOND.get()
+    return int(runs is not None and x.dim() > 1 and x.shape[0] != runs == x.shape[1])
 
 
 def _mean(x: Tensor) -> Tensor:
@@ -254,6 +260,8 @@ class DeepLift(tracing.AttentionTracer):
         if name in _DIVIDE and moves(args[1]):
             inverse = elementwise(torch.reciprocal, args[1])
             return bilinear(torch.mul, args[0], inverse) if moves(args[0]) else args[0] * inverse
+        if name == "einsum" and len(moving) == 2:
+            return bilinear(partial(torch.einsum, args[0]), *moving)
         if name in tracing.MATRICES and len(moving) == 2:
             return bilinear(torch.matmul, *moving)
         if name == "baddbmm":

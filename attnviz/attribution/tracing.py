@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -30,6 +31,9 @@ WEIGHT_PRESERVING = {  # functions that keep attention weights as they are
     "reshape", "flatten", "unflatten", "masked_fill",
 }  # fmt: skip
 _ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
+RUNS_SECOND = ContextVar[int | None](
+    "RUNS_SECOND", default=None
+)  # N if they are the second dimension
 _RECENT = 8  # weights that may not have met their values yet
 
 
@@ -106,11 +110,22 @@ class AttentionTracer(TorchFunctionMode):
             return weights
         if name in MATRICES and is_among(args[0], self._weights):
             return self.mix(args[0], args[1])
+        if name == "einsum" and is_among(args[1], self._weights):
+            return self._mix_named(*args)
         if name == "baddbmm" and len(args) == 3 and is_among(args[1], self._weights):
             bias, weights, values = args
             mixed = self.mix(weights, values) * kwargs.get("alpha", 1)
             return bias * beta + mixed if (beta := kwargs.get("beta", 1)) else mixed
         return self.other(name, func, args, kwargs)
+
+    def _mix_named(self, equation: str, weights: Tensor, values: Tensor) -> Tensor:
+        """Return the product of weights and values by the names of their dimensions."""
+        inputs, output = equation.split("->")
+        of_weights, of_values = inputs.split(",")
+        feature = (set(of_values) - set(of_weights)).pop()
+        order = [of_values.index(one) for one in (*of_weights[:-2], of_weights[-1], feature)]
+        mixed = self.mix(weights, values.permute(order))
+        return mixed.permute([(of_weights[:-1] + feature).index(one) for one in output])
 
     def gate_over(self, gate: Tensor | None, scores: Tensor) -> Tensor | None:
         """Return which keys of scores a gate (…, T, T) allows, and a sink; None of other keys."""
@@ -207,22 +222,26 @@ def trace_run(
     have one input each, in the order of the tokens.
     """
     starts: dict[nn.Module, Tensor] = {}
+    N, T = inputs["input_ids"].shape
 
-    def start_here(block: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def start_here(block: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if block in starts:  # a block that serves several times starts once
-            return args, kwargs
-        hidden = args[0] if args else kwargs["hidden_states"]
-        starts[block] = hidden.detach().requires_grad_()
-        if args:
-            return (starts[block], *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": starts[block]}
+            return own(*args, **kwargs)
+        named = "hidden_states" in kwargs
+        hidden = kwargs.pop("hidden_states") if named else args[0]
+        order, shape = [*range(hidden.dim())], [*hidden.shape]
+        if shape[:2] != [N, T] and N in shape and T in shape:  # the model has another layout
+            order.sort(key=[shape.index(N), shape.index(T), *order].index)
+        RUNS_SECOND.set(N if order[0] == 1 else None)
+        starts[block] = hidden.detach().permute(order).requires_grad_()
+        hidden = starts[block].permute([order.index(n) for n in range(len(order))])
+        args = args if named else (hidden, *args[1:])
+        return own(*args, **kwargs, **({"hidden_states": hidden} if named else {}))
 
-    with ExitStack() as restored:
-        for base in readout.bases:
-            first = blocks_of(base)[0]
-            restored.enter_context(first.register_forward_pre_hook(start_here, with_kwargs=True))
-        with torch.enable_grad(), readout.alone(), mode:
-            end = readout(readout.module(**inputs)[0])
+    first = [blocks_of(base)[0] for base in readout.bases]
+    starting = computing({block: partial(start_here, block, block.forward) for block in first})
+    with starting, torch.enable_grad(), readout.alone(), mode:
+        end = readout(readout.module(**inputs)[0])
     return list(starts.values()), end
 
 
@@ -253,20 +272,17 @@ def expect_gradients(output: Tensor) -> None:
             waiting += [before for before, _ in node.next_functions]
     if not nodes or any("NotImplemented" in node.name() for node in nodes):
         raise ModelError(
-            "Some layers of this model have no gradients, as after dynamic quantization, and "
-            "contributions need them. Use the model as it was before it was quantized."
+            "Some layers of this model run without gradients, in its own code or after dynamic "
+            "quantization, and contributions need them. Use another model, or one not quantized."
         )
 
 
 def blocks_of(base: nn.Module) -> nn.ModuleList:
     """Return the list of blocks that holds most of a model's parameters."""
-    text = {"input_ids", "inputs_embeds"}
-    others = set[nn.Module]()  # towers of other inputs than text
-    for tower in base.modules():
-        is_base = tower is base or not hasattr(tower, "main_input_name")
-        if not is_base and text.isdisjoint(forward_parameters(tower)):
-            others.update(tower.modules())
-    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and m not in others]
+    towers = (m for m in base.modules() if m is not base and hasattr(m, "main_input_name"))
+    text = {"input_ids", "inputs_embeds"}  # towers of images and sounds take neither
+    apart = {m for t in towers if text.isdisjoint(forward_parameters(t)) for m in t.modules()}
+    lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and m not in apart]
     if not (lists := [blocks for blocks in lists if len(blocks)]):
         raise ModelError(
             f"{type(base).__name__} has no list of blocks, so its output cannot be decomposed. "

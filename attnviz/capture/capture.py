@@ -183,10 +183,10 @@ def hidden_states(
         states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
     if not states:
         raise ModelError(f"{name} returns no hidden states. Choose another model.")
-    if len({state.shape for state in states}) > 1:
+    if len({state.shape for state in states}) > 1 or states[0].dim() > 3:
         raise ModelError(
-            f"{name} joins some positions from layer to layer, so its hidden states cannot be "
-            "compared. Choose another model."
+            f"{name} does not pass on one vector of each token from layer to layer, so these "
+            "cannot be compared. Choose another model, or draw the maps of this one."
         )
     return tuple(states)
 

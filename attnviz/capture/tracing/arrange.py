@@ -16,12 +16,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from attnviz.capture.tracing.provenance import Mixture, Provenance, Softmax
 
 # What masks a score: a value in its place; a term added to it while others of the row have none
 # (their weights then differ by e^5000); or a value so low that the score is lost in it.
 _INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
+_KINDS = 4  # of keys in a row, each with queries of its own, at most
 _FAR = 2**48  # beyond every address in memory
 _NO_PRODUCT = "a row sees scores that are no product of a query and a key"
 
@@ -78,37 +80,43 @@ def arrange(
     # A row whose weights the model discards (some do so for padding) reads nothing.
     discarded = torch.stack([(use.row < 0).all(-1, keepdim=True) for use in uses]).all(0)
     terms = replace(terms, offset=terms.offset.masked_fill(discarded, -torch.inf))
-    q_place = layout.arrange(queries.place)
-    if ((q_place != _common(q_place, terms.live, 3)) & terms.live).any():
+    q_place, live = layout.arrange(queries.place), terms.live
+    kind = torch.zeros_like(q_place[0, 0, 0])
+    if ((q_place != _common(q_place, live, 3)) & live).any():
+        # Keys of several kinds, words and entities, may be read by queries of their own.
+        kind = torch.unique(q_place, dim=3, return_inverse=True)[1]
+    if (kinds := 1 + int(kind.max())) > _KINDS:
         raise NotExpressibleError("one row holds scores of several queries")
-    q_row = _common(layout.arrange(queries.row), terms.live, 3).squeeze(3)
+    rows, of_kind = layout.arrange(queries.row), [kind == n for n in range(kinds)]
+    q_row = torch.cat([_common(rows[..., one], live[..., one], 3) for one in of_kind], 3)
     one_per_key = [use for use in uses if len(uses) == 1 or use.has_one_value_per_key(terms.live)]
     compared = one_per_key or uses[:1]
-    (k_row, *v_rows), terms = _by_key(
-        layout.arrange(keys.place),
-        [layout.arrange(keys.row), *(use.row for use in compared)],
-        terms,
+    k_place, k_row = layout.arrange(keys.place), layout.arrange(keys.row)
+    kind = kind.expand_as(k_place)
+    (k_row, kind, *v_rows), terms = _by_key(
+        k_place, [k_row, kind, *(use.row for use in compared)], terms
     )
     # Columns that belong to no key: padding, or a sink with its own score.
     has_key = (k_row >= 0).flatten(0, 1).any(0)
     sinks = None
     if not has_key.all():
         sinks = _sinks(terms, ~has_key)
-        k_row, v_rows = k_row[..., has_key], [row[..., has_key] for row in v_rows]
+        k_row, kind, *v_rows = (row[..., has_key] for row in (k_row, kind, *v_rows))
         terms = terms.map(lambda term: term[..., has_key])
     if ((terms.factor == 0) & terms.visible).any():
         raise NotExpressibleError(_NO_PRODUCT)
     read = ~(terms.hidden | (terms.factor == 0)).flatten(0, 1).all(0)
     m, n = (_without_padding(read.any(1 - dim), lengths) for dim in (0, 1))
-    q_row, k_row, v_rows = q_row[..., :m], k_row[..., :n], [row[..., :n] for row in v_rows]
+    k_row, kind, *v_rows = (row[..., :n] for row in (k_row, kind, *v_rows))
     terms = terms.map(lambda term: term[:, :, :m, :n])
     hidden = terms.hidden | (terms.factor == 0)
     values = [use.values[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
     outputs = [use.output() for use in compared]
     known_outputs = [output[:, :, :m] for output in outputs if output is not None]
-    query, key, scale = _fold(
-        terms.factor, hidden, queries.vectors[q_row.clamp(min=0)], keys.vectors[k_row.clamp(min=0)]
-    )
+    query = queries.vectors[q_row[:, :, :m].clamp(min=0)].flatten(3)  # of all kinds, side by side
+    is_of = one_hot(kind.clamp(min=0), kinds).to(query.dtype).unsqueeze(-1)
+    key = (is_of * keys.vectors[k_row.clamp(min=0)].unsqueeze(3)).flatten(3)
+    query, key, scale = _fold(terms.factor, hidden, query, key)
     offset = torch.where(hidden, 0.0, terms.offset)
     bias = offset.to(query.dtype)
     if not torch.equal(bias.to(offset.dtype), offset):  # a sum of several may need a wider dtype

@@ -250,7 +250,7 @@ def test_models_that_do_not_read_one_text_are_refused(tokenizer):
 
 def test_a_model_that_merges_positions_is_refused(tokenizer):
     model = attnviz.load(tiny("funnel"), tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="joins some positions from layer to layer"):
+    with pytest.raises(ModelError, match="does not pass on one vector of each token"):
         attnviz.senses("bank", TWO, model=model)
 
 
