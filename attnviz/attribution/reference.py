@@ -96,6 +96,8 @@ def read(
     tokens, stacks = join_axes(*axes), Stacks()
     if decoder is None:
         result = result.without_linear("attribution needs")
+        size = len(tokens), len(tokens)  # a model may attend between other positions, too
+        result = replace(result, records=tuple(one for one in result.records if one.size == size))
     else:
         stacks = Stacks.of(result, *map(len, axes))
     groups = token_groups(tokens)

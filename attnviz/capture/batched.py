@@ -37,6 +37,11 @@ class BatchedAttention:
     sinks: Tensor | None = None  # (H,) or (N, H, T)
     causal: bool = False  # whether later keys are hidden without a mask that says so
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        return self.query.shape[2], self.key.shape[2]
+
     def weights(self, rows: slice) -> Tensor:
         """Return our weights of some queries of every text, (N, H, R, T), float32 or wider."""
         N, H, T, _ = self.query.shape
@@ -93,16 +98,16 @@ def capture_batch(
 
     inputs : the arguments of its forward, N texts padded on the right to one length, or one image
     or sound. known : the attentions of one text, from `capture`; the model must execute these and
-    no other. separate : there is one text, and attention between other positions than its tokens
-    is left out.
+    no other. separate : there is one text, and other attention than between its tokens is left
+    out, if there is some between tokens.
     """
     ids = inputs.get("input_ids")
     texts, length = (1, 0) if ids is None else ids.shape
     run = minimal_run(model, inputs)
 
     def pass_on(attention: BatchedAttention) -> None:
-        (N, _, m, _), n = attention.query.shape, attention.key.shape[2]
-        if (N, m, n) != ((texts, length, length) if length else (1, m, n)):
+        found, size = (len(attention.query), *attention.size), (texts, length, length)
+        if not separate and found != (size if length else (1, *attention.size)):
             raise ModelError(
                 f"{attention.known.path} cuts or joins the {texts} texts of a batch, so their "
                 "maps cannot be separated. Choose another model."
@@ -114,7 +119,9 @@ def capture_batch(
         (recording,) = record_runs(model, texts, run)
         calls = recording.calls
         if separate:
-            calls = [one for one in calls if one.path in paths and _size(one) == (length, length)]
+            calls = [call for call in calls if call.path in paths]
+            size = length, length
+            calls = [one for one in calls if one.attention.scores.shape[2:] == size] or calls
         expect_same(model, [call.path for call in calls], paths)
         for call, record in zip(calls, known, strict=True):
             pass_on(_from_call(call, record, texts))
@@ -147,10 +154,6 @@ def capture_matrices(
     (recording,) = record_runs(model, len(inputs["input_ids"]), minimal_run(model, inputs))
     expect_same(model, [one.path for one in recording.linear], [record.path for record in known])
     return [mixing.matrix for mixing in recording.linear if mixing.matrix is not None]
-
-
-def _size(call: AttentionCall) -> tuple[int, int]:
-    return call.attention.query.shape[2], call.attention.key.shape[2]
 
 
 def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:

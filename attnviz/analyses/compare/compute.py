@@ -42,7 +42,7 @@ from attnviz.analyses.survey.corpus import (
     load_reader,
     parse_corpus,
 )
-from attnviz.analyses.survey.measure import Attention, HeadStatistics, SeparateHeads, TextStatistics
+from attnviz.analyses.survey.measure import Attention, HeadStatistics, TextStatistics
 from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, Positions, WeightStatistics
@@ -183,8 +183,9 @@ class _Comparison:
 
     def _verified(self, corpus: TextCorpus, sample: Sequence[AttentionResult]) -> HeadStatistics:
         """Return what measures a model; raise InputError unless it has the heads of the first."""
-        model, kind = corpus.model, SeparateHeads if corpus.separate else HeadStatistics
-        statistics = kind(model.checkpoint, sample[0].records, self.seed)
+        model, alone = corpus.model, bool(corpus.separate)
+        records = sample[0].records
+        statistics = HeadStatistics(model.checkpoint, records, self.seed, separate=alone)
         heads = statistics.heads
         counted = f"{model.name} ({type(model.module).__name__}) has {len(heads)}"
         self.heads, self.counted = self.heads or heads, self.counted or counted

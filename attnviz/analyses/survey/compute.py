@@ -29,7 +29,6 @@ from attnviz.analyses.survey.corpus import (
 from attnviz.analyses.survey.measure import (
     MEASURED_BY,
     HeadStatistics,
-    SeparateHeads,
     TextStatistics,
     select_stack,
 )
@@ -184,7 +183,7 @@ def survey(
         named = [one.text for one in probe_texts]
         corpus: TextCorpus = ProbeCorpus(model, named, *options, probe_texts=probe_texts)
     else:
-        corpus = TextCorpus(model, texts, *options)
+        corpus = TextCorpus(model, texts, *options, positions=True)
     return survey_corpus(
         corpus,
         seed=seed,
@@ -223,8 +222,8 @@ def survey_corpus(
     # Each worker of Ray has a copy of the model for itself.
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
     checkpoint = checkpoint.original() if on_ray else checkpoint
-    by_default = SeparateHeads if corpus.separate else HeadStatistics
-    heads = MEASURED_BY.get(kind, by_default)(checkpoint, records, seed, statistics, only_on)
+    options = seed, statistics, only_on, bool(corpus.separate)
+    heads = MEASURED_BY.get(kind, HeadStatistics)(checkpoint, records, *options)
     where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
     with where as measure:
         summaries: list[Path] = []

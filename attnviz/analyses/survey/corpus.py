@@ -345,6 +345,7 @@ class TextCorpus:
     skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
     select: Callable[[AttentionResult], AttentionResult] = softmax_only  # attentions to measure
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
+    positions: bool = False  # whether a model may be measured that reads no tokens
     separate: str = ""  # a note if texts run one by one: which attention reads no tokens
     kind: ClassVar[Kind] = "text"
 
@@ -443,29 +444,29 @@ class TextCorpus:
         def read(texts: Sequence[CorpusText]) -> list[AttentionResult]:
             return [*map(self.select, run(self.model.checkpoint, inputs_of(texts), options))]
 
-        def of_tokens(result: AttentionResult, length: int) -> list[Any]:
-            size = length, length
-            return [one for one in result.records if one.signed or one.size == size]
+        def of_tokens(result: AttentionResult, count: int) -> list[Any]:
+            of_them = [one for one in result.records if one.signed or one.size == (count, count)]
+            return of_them or list(result.records)
 
         with silence_logs():
             results, longest = read(sample), max(map(len, sample))
             kept = [of_tokens(result, longest) for result in results]  # all are padded
-            if any(len(one) < len(all.records) for one, all in zip(kept, results, strict=True)):
+            sizes = {one.size for records in kept for one in records if not one.signed}
+            every = sum(len(one.records) for one in results)
+            if sum(map(len, kept)) < every or sizes - {(longest, longest)}:
+                self.separate = "each text was read by itself, and measured where tokens attend"
                 results = [result for text in sample for result in read([text])]
-                kept = [
-                    of_tokens(*of_text) for of_text in zip(results, map(len, sample), strict=True)
-                ]
+                kept = [*map(of_tokens, results, map(len, sample))]
                 paths = set.intersection(*({one.path for one in records} for records in kept))
                 kept = [[one for one in records if one.path in paths] for records in kept]
-                self.separate = "each text was read by itself"
-                for result, records in zip(results, kept, strict=True):
-                    if other := next((one for one in result.records if one not in records), None):
-                        why = f"{other.path} reads {other.size[1]} positions, which are no tokens"
-                        self.separate = f"each text was read by itself; not measured: {why}"
-                if not paths:
+                other = next((one for one in kept[0] if one.size != (len(sample[0]),) * 2), None)
+                if other is not None and not self.positions:
                     raise InputError(
-                        f"A survey is of tokens, and {why}. Draw the maps of one text with heads."
+                        f"{other.path} reads other positions than the tokens of a text. Draw its "
+                        "maps with heads, or measure its heads with survey."
                     )
+                if other is not None:
+                    self.separate = "no attention is between tokens: places are other positions"
         return [
             replace(one, records=tuple(records), provenance=replace(one.provenance, text=None))
             for one, records in zip(results, kept, strict=True)

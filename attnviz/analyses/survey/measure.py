@@ -123,7 +123,8 @@ class HeadStatistics:
     statistics: Sequence[Statistic] = STATISTICS
     # The numbers of the texts on which the statistic of a role is measured; else on all.
     only_on: Mapping[str, range] = field(default_factory=dict)
-    one_by_one: ClassVar[bool] = False  # whether texts run alone
+    separate: bool = False  # whether the model joins or pools texts, so that each runs alone
+    one_by_one: ClassVar[bool] = False  # whether texts or media run alone for another reason
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
@@ -149,6 +150,8 @@ class HeadStatistics:
         release_unused()
         *statistics, differences = zip(*measured, strict=True)
         value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
+        if self.separate:
+            shuffled = torch.cat([self._measure_batch([self._shuffle(one)])[0] for one in texts])
         for column, statistic in enumerate(self.statistics):
             if (numbers := self.only_on.get(statistic.role)) is not None:
                 rows = [row for row, text in enumerate(texts) if text.number not in numbers]
@@ -166,7 +169,7 @@ class HeadStatistics:
 
     def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
         """Return which texts are run together, so many times each."""
-        if self.one_by_one:
+        if self.one_by_one or self.separate:
             return [[index] for index in range(len(lengths))]
         most = _BATCH_TOKENS.get(self.checkpoint.device.type, _BATCH_TOKENS["cuda"])
         return list(batches(lengths, most // copies))
@@ -206,15 +209,27 @@ class HeadStatistics:
     ) -> None:
         """Run the model; pass on each attention with its queries and its keys, if others."""
         encodings = [text.encoding for text in texts]
-        if shuffled:
-            encodings += [shuffle(text.encoding, f"{self.seed} {text.number}") for text in texts]
+        if shuffled and not self.separate:
+            encodings += [self._shuffle(text).encoding for text in texts]
         inputs, tokens = self.batch(encodings)
-        self._capture(inputs, lambda attention: on_attention(attention, tokens, None))
+        known = {tokens.ids.shape[1]: tokens}  # by their number
+
+        def pass_on(attention: Attention) -> None:
+            for size in attention.size:
+                known.setdefault(size, Positions.numbered(size, tokens.ids.device))
+            queries, keys = (known[size] for size in attention.size)
+            on_attention(attention, queries, None if queries is keys else keys)
+
+        self._capture(inputs, pass_on)
+
+    def _shuffle(self, text: Any) -> Any:
+        return replace(text, encoding=shuffle(text.encoding, f"{self.seed} {text.number}"))
 
     def _capture(
         self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
     ) -> None:
-        capture_batch(self.checkpoint.module, inputs, self.records, on_attention)
+        alone = self.separate
+        capture_batch(self.checkpoint.module, inputs, self.records, on_attention, separate=alone)
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Positions]:
         """Return texts as one padded input of the model, and their positions."""
@@ -303,6 +318,11 @@ class _SignedWeights:
     sinks: None = None
     model_weights: None = None
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """The numbers of queries and keys."""
+        return self.shares.shape[2], self.shares.shape[3]
+
     def weights(self, rows: slice) -> Tensor:
         """Return the weights of some queries, (N, H, R, T)."""
         return self.shares[:, :, rows]
@@ -347,33 +367,6 @@ class SignedHeadStatistics(HeadStatistics):
             M = matrix.to(self.checkpoint.device)
             shares = row_shares(M) * M.sign()
             on_attention(_SignedWeights(shares, record.visible is not None))
-
-
-@dataclass(frozen=True, eq=False)
-class SeparateHeads(HeadStatistics):
-    """Measures the attention between the tokens of a text, each text by itself.
-
-    So a model is read that cuts, joins or pools the texts of a batch.
-    """
-
-    one_by_one: ClassVar[bool] = True
-
-    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
-        of_text, _, *others = super()._measure_batch(texts)
-        encoding = shuffle(texts[0].encoding, f"{self.seed} {texts[0].number}")
-        shuffled, *_ = super()._measure_batch([replace(texts[0], encoding=encoding)])
-        return of_text, shuffled, *others
-
-    def run(
-        self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False
-    ) -> None:
-        """Run the model on one text, whose order is that of its tokens."""
-        super().run(texts, on_attention)
-
-    def _capture(
-        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
-    ) -> None:
-        capture_batch(self.checkpoint.module, inputs, self.records, on_attention, separate=True)
 
 
 class MediaHeads(HeadStatistics):

@@ -62,8 +62,6 @@ def weights_of(score: Score) -> Iterator[Tensor]:
     stacks, T = score.readout.stacks, score.ids.shape[1]
     for record in score.result:
         weights = record.weights()
-        if not stacks and weights.shape[1:] != (T, T):
-            raise ModelError(f"{record.path} does not attend from token to token: use attend.")
         yield stacks.place(record.path).embed(weights, T) if stacks else weights
 
 
