@@ -223,7 +223,8 @@ def split_stream(
     rows = list(readout.rows)
     end, static = ends[0], start[0, rows].detach()
     is_state = readout.module is base_of(readout.module)
-    origin = static.mean(0) if is_state else torch.zeros_like(end)
+    # Of several streams their mean, as of hidden states.
+    origin = static.flatten(0, -2).mean(0) if is_state else torch.zeros_like(end)
     delta = end.detach() - origin
     length, unit = measure_along(delta, direction)
     leaves = [start, *(mix.mixed for mix in mode.mixes), *mode.mlps, *mode.biases]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attnviz.attribution.target import Stacks, Target, base_of, token_ids, with_token_ids
 from attnviz.capture.watch import model_errors
-from attnviz.errors import InputError, did_you_mean
+from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
@@ -96,8 +96,13 @@ def read(
     tokens, stacks = join_axes(*axes), Stacks()
     if decoder is None:
         result = result.without_linear("attribution needs")
-        size = len(tokens), len(tokens)  # a model may attend between other positions, too
-        result = replace(result, records=tuple(one for one in result.records if one.size == size))
+        size = len(tokens), len(tokens)
+        if not (records := tuple(one for one in result.records if one.size == size)):
+            raise ModelError(
+                f"The attention of {model.name} reads other positions than the tokens of a text. "
+                "Choose another model, or draw the maps of this one."
+            )
+        result = replace(result, records=records)
     else:
         stacks = Stacks.of(result, *map(len, axes))
     groups = token_groups(tokens)

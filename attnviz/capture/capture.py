@@ -175,15 +175,20 @@ def hidden_states(
 ) -> tuple[Tensor, ...]:
     """Run `model` once and return its L + 1 hidden states (N, T, d_model), the embeddings first.
 
+    They are the means of the streams of a model that passes on several.
+
     as_loaded : run it with its own attention implementation, and with other random numbers.
     """
     name = type(model).__name__
     run = watch.restoring(model, None, seed=2) if as_loaded else watch.restoring(model)
     with run, torch.no_grad(), watch.model_errors(model):
-        states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None)
+        states = getattr(model(**inputs, output_hidden_states=True), "hidden_states", None) or ()
+    if "input_ids" in inputs:  # some models pass on several streams
+        shape = inputs["input_ids"].shape
+        states = [s.mean(0 if s.shape[1:3] == shape else 2) if s.dim() == 4 else s for s in states]
     if not states:
         raise ModelError(f"{name} returns no hidden states. Choose another model.")
-    if len({state.shape for state in states}) > 1 or states[0].dim() > 3:
+    if len({state.shape for state in states}) > 1:
         raise ModelError(
             f"{name} does not pass on one vector of each token from layer to layer, so these "
             "cannot be compared. Choose another model, or draw the maps of this one."

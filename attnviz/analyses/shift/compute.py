@@ -138,6 +138,7 @@ def shift(
     axis = None if regions is None else regions.axis
     rows = readout.rows
     with tracing(model):
+        states = _mean_states(readout, target.inputs)
         split = decompose(readout, compared.inputs, direction=axis, gate=compared.gate)
         stream = split_stream(readout, target.inputs, direction=axis)
         if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
@@ -150,7 +151,6 @@ def shift(
                 f"Nothing moves {word!r}: it attends to no other word, or to the same words in the "
                 "reference. Choose another word or reference."
             )
-        states = _mean_states(readout, target.inputs)
         gate = compared.gate
         with gated(gate):
             first = {name: both[:1] for name, both in compared.inputs.items()}
@@ -366,7 +366,8 @@ def _verify(
     report = replace(report, analysis=(*report.analysis, sums))
     with restoring(target.model.module, None, seed=2):
         (start,), end = trace_run(target.readout, compared.inputs, nullcontext())
-    first, last = (state.detach().double().cpu() for state in (target.readout(start), end))
+    static = target.readout(start).reshape(len(start), -1, start.shape[-1]).mean(1)
+    first, last = (state.detach().double().cpu() for state in (static, end))
     lengths = [(stream.total, (last[1] - first[1]) @ stream.direction.double())]
     if compared.gate is None:
         lengths.append((split.total, (last[1] - last[0]) @ split.direction.double()))
