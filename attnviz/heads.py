@@ -59,12 +59,6 @@ class Positions:
             places = torch.tensor([entries], dtype=torch.float, device=device)
         return cls(none.long(), ~none, special, none, places=places)
 
-    @classmethod
-    def numbered(cls, count: int, device: torch.device) -> Positions:
-        """Return positions that are no tokens: their ids differ from each other, and from all."""
-        none = torch.zeros(1, count, dtype=torch.bool, device=device)
-        return cls(-1 - torch.arange(count, device=device)[None], ~none, none, none)
-
     def __getitem__(self, texts: slice) -> Positions:
         """Return the positions of some of the texts."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}

@@ -19,16 +19,8 @@ from attnviz.results.base import Savable
 _TINY = 1e-30
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _ACTIVATIONS = {
-    "gelu",
-    "silu",
-    "relu",
-    "leaky_relu",
-    "mish",
-    "softplus",
-    "tanh",
-    "sigmoid",
-    "clamp",
-}
+    "gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid", "clamp",
+}  # fmt: skip
 _SHAPE_FUNCTIONS = tracing.WEIGHT_PRESERVING | {"transpose", "permute"}
 _PRODUCTS = tracing.MATRICES | {"einsum"}
 _MULTIPLY = {"mul", "__mul__", "__rmul__", "multiply"}
@@ -168,8 +160,10 @@ def credits(
         before, after = start.chunk(2)
         change = (gradient.chunk(2)[1] * (after - before)).flatten(2)  # of several streams
         from_start.append(change.sum((0, -1)).detach())
-    T = token_ids(inputs).shape[1]  # what a model adds behind them is no source
-    return sum(mode.opened, torch.cat(from_start)[:T])
+    credit, T = torch.cat(from_start), token_ids(inputs).shape[1]
+    if credit[T:].any():
+        raise ValueError("its output reads positions that it adds behind the tokens")
+    return sum(mode.opened, credit[:T])
 
 
 @dataclass(frozen=True, eq=False)

@@ -197,8 +197,9 @@ def _split_runs(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _run_dim(x: Tensor) -> int:
+    """Return which dimension has the runs: the second in some models, such as (T, N, d)."""
     runs = tracing.RUNS_SECOND.get()
-    return int(runs is not None and x.dim() > 1 and x.shape[0] != runs == x.shape[1])
+    return int(x.dim() > 1 and x.shape[0] != runs == x.shape[1])
 
 
 def _mean(x: Tensor) -> Tensor:

@@ -31,9 +31,7 @@ WEIGHT_PRESERVING = {  # functions that keep attention weights as they are
     "reshape", "flatten", "unflatten", "masked_fill",
 }  # fmt: skip
 _ACTIVATIONS = ("transformers.activations", "torch.nn.modules.activation")
-RUNS_SECOND = ContextVar[int | None](
-    "RUNS_SECOND", default=None
-)  # N if they are the second dimension
+RUNS_SECOND = ContextVar[int]("RUNS_SECOND", default=0)  # N, where runs are the second dimension
 _RECENT = 8  # weights that may not have met their values yet
 
 
@@ -222,7 +220,6 @@ def trace_run(
     have one input each, in the order of the tokens.
     """
     starts: dict[nn.Module, Tensor] = {}
-    N, T = inputs["input_ids"].shape
 
     def start_here(block: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if block in starts:  # a block that serves several times starts once
@@ -230,15 +227,16 @@ def trace_run(
         named = "hidden_states" in kwargs
         hidden = kwargs.pop("hidden_states") if named else args[0]
         order, shape = [*range(hidden.dim())], [*hidden.shape]
-        if shape[:2] != [N, T] and N in shape and T in shape:  # the model has another layout
+        if shape[:2] != [N, T] and N in shape and T in shape and not readout.stacks:
             order.sort(key=[shape.index(N), shape.index(T), *order].index)
-        RUNS_SECOND.set(N if order[0] == 1 else None)
+        RUNS_SECOND.set(N if order[0] == 1 else 0)
         starts[block] = hidden.detach().permute(order).requires_grad_()
         hidden = starts[block].permute([order.index(n) for n in range(len(order))])
         args = args if named else (hidden, *args[1:])
         return own(*args, **kwargs, **({"hidden_states": hidden} if named else {}))
 
     first = [blocks_of(base)[0] for base in readout.bases]
+    N, T = inputs["input_ids"].shape
     starting = computing({block: partial(start_here, block, block.forward) for block in first})
     with starting, torch.enable_grad(), readout.alone(), mode:
         end = readout(readout.module(**inputs)[0])

@@ -37,11 +37,6 @@ class BatchedAttention:
     sinks: Tensor | None = None  # (H,) or (N, H, T)
     causal: bool = False  # whether later keys are hidden without a mask that says so
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """The numbers of queries and keys."""
-        return self.query.shape[2], self.key.shape[2]
-
     def weights(self, rows: slice) -> Tensor:
         """Return our weights of some queries of every text, (N, H, R, T), float32 or wider."""
         N, H, T, _ = self.query.shape
@@ -106,8 +101,8 @@ def capture_batch(
     run = minimal_run(model, inputs)
 
     def pass_on(attention: BatchedAttention) -> None:
-        found, size = (len(attention.query), *attention.size), (texts, length, length)
-        if not separate and found != (size if length else (1, *attention.size)):
+        (N, _, m, _), n = attention.query.shape, attention.key.shape[2]
+        if not separate and (N, m, n) != ((texts, length, length) if length else (1, m, n)):
             raise ModelError(
                 f"{attention.known.path} cuts or joins the {texts} texts of a batch, so their "
                 "maps cannot be separated. Choose another model."

@@ -445,28 +445,25 @@ class TextCorpus:
             return [*map(self.select, run(self.model.checkpoint, inputs_of(texts), options))]
 
         def of_tokens(result: AttentionResult, count: int) -> list[Any]:
-            of_them = [one for one in result.records if one.signed or one.size == (count, count)]
-            return of_them or list(result.records)
+            return [one for one in result.records if one.signed or one.size == (count, count)]
 
         with silence_logs():
             results, longest = read(sample), max(map(len, sample))
             kept = [of_tokens(result, longest) for result in results]  # all are padded
-            sizes = {one.size for records in kept for one in records if not one.signed}
-            every = sum(len(one.records) for one in results)
-            if sum(map(len, kept)) < every or sizes - {(longest, longest)}:
+            if sum(map(len, kept)) < sum(len(one.records) for one in results):
                 self.separate = "each text was read by itself, and measured where tokens attend"
                 results = [result for text in sample for result in read([text])]
                 kept = [*map(of_tokens, results, map(len, sample))]
+                if not any(kept) and self.positions:
+                    self.separate = "no attention is between tokens: places are other positions"
+                    kept = [list(one.records) for one in results]
                 paths = set.intersection(*({one.path for one in records} for records in kept))
                 kept = [[one for one in records if one.path in paths] for records in kept]
-                other = next((one for one in kept[0] if one.size != (len(sample[0]),) * 2), None)
-                if other is not None and not self.positions:
+                if not paths:
                     raise InputError(
-                        f"{other.path} reads other positions than the tokens of a text. Draw its "
-                        "maps with heads, or measure its heads with survey."
+                        f"No attention of {self.model.name} is between the tokens of a text. Draw "
+                        "its maps with heads, or measure its heads with survey."
                     )
-                if other is not None:
-                    self.separate = "no attention is between tokens: places are other positions"
         return [
             replace(one, records=tuple(records), provenance=replace(one.provenance, text=None))
             for one, records in zip(results, kept, strict=True)

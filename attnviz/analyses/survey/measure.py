@@ -212,13 +212,17 @@ class HeadStatistics:
         if shuffled and not self.separate:
             encodings += [self._shuffle(text).encoding for text in texts]
         inputs, tokens = self.batch(encodings)
-        known = {tokens.ids.shape[1]: tokens}  # by their number
+        known = {tokens.ids.shape[1]: tokens}
 
-        def pass_on(attention: Attention) -> None:
-            for size in attention.size:
-                known.setdefault(size, Positions.numbered(size, tokens.ids.device))
-            queries, keys = (known[size] for size in attention.size)
-            on_attention(attention, queries, None if queries is keys else keys)
+        def pass_on(attention: Any) -> None:
+            if not self.separate:
+                return on_attention(attention, tokens, None)
+            for count in (sizes := (attention.query.shape[2], attention.key.shape[2])):
+                ids = -1 - torch.arange(count, device=tokens.ids.device)  # of no tokens
+                numbered = replace(Positions.of(Axis.numbered(count), ids.device), ids=ids[None])
+                known.setdefault(count, numbered)
+            queries, keys = (known[count] for count in sizes)
+            return on_attention(attention, queries, None if queries is keys else keys)
 
         self._capture(inputs, pass_on)
 
@@ -317,11 +321,6 @@ class _SignedWeights:
     causal: bool
     sinks: None = None
     model_weights: None = None
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """The numbers of queries and keys."""
-        return self.shares.shape[2], self.shares.shape[3]
 
     def weights(self, rows: slice) -> Tensor:
         """Return the weights of some queries, (N, H, R, T)."""

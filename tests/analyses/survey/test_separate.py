@@ -52,16 +52,12 @@ def test_a_model_that_pools_tokens_is_surveyed_text_by_text(pooling, surveyed, t
     assert (own.nanmean(0) - shuffled.nanmean(0)).abs().max() > 1e-2
 
 
-def test_what_reads_no_tokens_is_named(pooling, surveyed, texts):
+def test_what_is_not_measured_is_noted(pooling, surveyed, texts):
     first = pooling.attend(texts[0])
-    pooled = [
-        one
-        for one in first.records
-        if one not in of_tokens(first, len(first.records[0].query_axis))
-    ]
-    assert pooled
-    (note,) = [one for one in surveyed.notes if "by itself" in one]
-    assert pooled[0].path in note
+    length = len(first.records[0].query_axis)
+    assert len(surveyed.heads) == sum(one.heads for one in of_tokens(first, length))
+    assert len(surveyed.heads) < sum(one.heads for one in first.records)
+    assert "each text was read by itself, and measured where tokens attend" in surveyed.notes
     assert not any("by itself" in one for one in attnviz.survey(texts[:2]).notes)  # batched
 
 
@@ -83,7 +79,16 @@ def test_checkpoints_that_pool_are_compared(pooling, tokenizer, texts):
     assert result.change.abs().max() > 1e-3
 
 
-def test_without_attention_between_tokens_there_is_no_survey(tokenizer, texts):
+def test_a_model_that_reads_no_tokens_is_measured_by_positions(tokenizer, texts):
     hashing = attnviz.load(tiny("reformer", torch.float32), tokenizer=tokenizer)
-    with pytest.raises(InputError, match=r"A survey is of tokens, and .* reads"):
-        attnviz.survey(texts[:2], model=hashing)
+    result = attnviz.survey(texts[:1], model=hashing)
+    assert "no attention is between tokens: places are other positions" in result.notes
+    (record, *_) = hashing.attend(texts[0]).records
+    weights = record.weights()
+    assert weights.shape[1:] != 2 * (len(record.query_axis),)
+    entropy = torch.special.entr(weights).sum(-1).mean(-1)
+    measured = result.mean[: record.heads, result.of("entropy")]
+    assert (measured - entropy).abs().max() < 1e-4
+    assert result.mean[:, result.of("same token")].isnan().all()
+    with pytest.raises(InputError, match=r"No attention of .* is between the tokens"):
+        attnviz.explore(texts[:2], model=hashing)

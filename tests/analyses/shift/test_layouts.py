@@ -1,0 +1,92 @@
+"""Shifts in models with their own layouts, towers, experts, streams and constants."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import attnviz
+from attnviz import ModelError
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
+
+from architectures.tiny_models import build
+from architectures.use import words_of
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Return a function that builds a tiny model of an architecture, with its text of words."""
+    known = {}
+
+    def model_of(name):
+        if name not in known:
+            architecture, _, class_name = name.partition("/")
+            module, inputs = build(architecture, class_name=class_name)
+            tokenizer = words_of(module, inputs)
+            text = tokenizer.decode(inputs["input_ids"][0])
+            known[name] = attnviz.load(module, tokenizer=tokenizer), text
+        return known[name]
+
+    return model_of
+
+
+def moved(built, name, **options):
+    model, text = built(name)
+    words = text.split()
+    word = next(one for one in reversed(words) if words.count(one) == 1)
+    return attnviz.shift(word, text, model=model, **options)
+
+
+# Its code, and why it is another.
+MODELS = {
+    "xlnet": "its hidden states are (T, N, d), and einsum mixes values",
+    "squeezebert": "its hidden states are (N, d, T), and its layers convolutions",
+    "kosmos-2.5": "its largest blocks read images",
+    "phi4_multimodal": "its largest blocks read images and sounds",
+    "dbrx": "its experts have no name of the library's",
+    "longcat_flash": "its code takes no single expert",
+    "gpt_oss": "its experts add constants in place",
+    "openai_privacy_filter": "its experts clamp what they compute",
+    "lilt": "its second stream is read by nothing in the end",
+    "dpr": "its model without a head wraps another",
+    "prophetnet/ProphetNetForCausalLM": "it adds positions behind the tokens",
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_parts_sum_to_the_whole(name, built):
+    result = moved(built, name)
+    assert result.agreement.verdict == "verified"
+    split, stream = result.decomposition, result.residual_stream
+    assert max(split.error, split.credit_error, stream.error) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["xlnet", "squeezebert"])
+def test_credit_goes_to_the_word_that_was_changed(name, built):
+    _, text = built(name)
+    words = text.split()
+    other = " ".join([words[0], "w6" if words[1] != "w6" else "w7", *words[2:]])
+    credit = moved(built, name, reference=other).decomposition.credit
+    assert credit[1].abs() > 1e-4
+    assert credit.index_fill(0, torch.tensor([1]), 0).abs().max() < 1e-6
+
+
+def test_runs_in_a_wrong_dimension_are_found(built, monkeypatch):
+    monkeypatch.setattr("attnviz.attribution.deeplift._run_dim", lambda _: 0)
+    assert moved(built, "xlnet").agreement.verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("funnel", "does not pass on one vector of each token"),
+        ("cpmant", "reads other positions than the tokens"),
+        ("hrm_text", "run without gradients, in its own code"),
+        ("longformer", "multiplies its weights with values in chunks"),
+    ],
+)
+def test_what_cannot_be_split_is_refused_with_its_reason(name, why, built):
+    with pytest.raises(ModelError, match=why):
+        moved(built, name)
