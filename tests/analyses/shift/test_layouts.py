@@ -75,7 +75,8 @@ def test_credit_goes_to_the_word_that_was_changed(name, built):
 
 def test_runs_in_a_wrong_dimension_are_found(built, monkeypatch):
     monkeypatch.setattr("attnviz.attribution.deeplift._run_dim", lambda _: 0)
-    assert moved(built, "xlnet").agreement.verdict == "failed"
+    with pytest.raises(ModelError, match="cannot be traced"):
+        moved(built, "xlnet")
 
 
 @pytest.mark.parametrize(

@@ -1069,11 +1069,11 @@ def test_parts_add_up_where_a_token_has_other_experts_in_the_reference(
 
 
 def test_contributions_that_do_not_add_up_are_reported(tokenizer, monkeypatch):
-    """Its experts add a bias in place, which is left out here."""
+    """Biases that are added to a product are left out here."""
     follow = FrozenNonlinearities.other
 
     def without_biases(self, name, *call):
-        return follow(self, name.replace("add_", "other"), *call)
+        return follow(self, "other" if name in ("add", "add_") else name, *call)
 
     monkeypatch.setattr(FrozenNonlinearities, "other", without_biases)
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer))
