@@ -105,9 +105,12 @@ def decompose(
     """
     mode = DeepLift(cut=True, gate=gate, places=readout.places)
     with multipliers(readout.module):
-        (*_, start), end = tracing.trace_run(readout, inputs, mode)
+        starts, end = tracing.trace_run(readout, inputs, mode)
     tracing.expect_gradients(end)
-    rows, T = list(readout.rows), token_ids(inputs).shape[1]
+    rows, T, start = list(readout.rows), token_ids(inputs).shape[1], starts[-1]
+    is_state = readout.module is base_of(readout.module)
+    if not is_state and sum(one.shape[1] for one in starts) != T:
+        raise ValueError("its prediction reads positions that it adds behind the tokens")
     if not (mixes := [mix for mix in mode.mixes if readout.reads(mix.place)]):
         raise ValueError("it multiplies its weights with values in chunks, or in unknown code")
     if any(mix.values.shape[-2] != len(range(T)[mix.place.keys]) for mix in mixes):
@@ -160,10 +163,8 @@ def credits(
         before, after = start.chunk(2)
         change = (gradient.chunk(2)[1] * (after - before)).flatten(2)  # of several streams
         from_start.append(change.sum((0, -1)).detach())
-    credit, T = torch.cat(from_start), token_ids(inputs).shape[1]
-    if credit[T:].any():
-        raise ValueError("its output reads positions that it adds behind the tokens")
-    return sum(mode.opened, credit[:T])
+    T = token_ids(inputs).shape[1]  # no vector of a word reads what a model adds behind them
+    return sum(mode.opened, torch.cat(from_start)[:T])
 
 
 @dataclass(frozen=True, eq=False)

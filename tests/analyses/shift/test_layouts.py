@@ -91,3 +91,8 @@ def test_runs_in_a_wrong_dimension_are_found(built, monkeypatch):
 def test_what_cannot_be_split_is_refused_with_its_reason(name, why, built):
     with pytest.raises(ModelError, match=why):
         moved(built, name)
+
+
+def test_a_prediction_from_positions_behind_the_tokens_is_not_split(built):
+    model, text = built("prophetnet/ProphetNetForCausalLM")
+    assert attnviz.explain(text, model=model).agreement.verdict == "verified"
