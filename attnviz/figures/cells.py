@@ -370,7 +370,7 @@ def draw_scales(page: Page, bars: Iterable[Bar], place: tuple[float, float], top
         frame(ax, (x + start, top), SCALE, theme().faint, 0.3)
         for at, name in ((x, low), (x + end, high)):
             page.label(ax, at, top + tall / 2, name, color=theme().muted, fontsize=points)
-        ax.set(xlim=(x, x + room))
+        ax.set(xlim=(x, x + room), xticks=[], yticks=[])
         x += room + 4 * MM
     return top + tall
 
