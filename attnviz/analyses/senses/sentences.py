@@ -97,8 +97,8 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
         )
     if len(senses) < 2:
         raise InputError(
-            f"At least two senses of {word!r} are needed, not {len(senses)}. Add sentences of "
-            "another sense."
+            f"At least two senses of {word!r} are needed, not {len(senses)}. Add another one: "
+            "--sentences NAME=SENTENCE, an entry of sentences=, or a line NAME: SENTENCE on a page."
         )
     sentences: dict[str, Sentence] = {}
     for sense, texts in senses.items():
