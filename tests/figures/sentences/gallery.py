@@ -905,6 +905,11 @@ def file_source(facts, said):
     return {"text": clipped(text, said["text"], 60), "model": named}
 
 
+@FILES.sentence("Read by <model:*>.")
+def file_reader(facts, said):
+    return {"model": READ_BY.get(facts.stem, facts.model.name)}
+
+
 TEXT_OF = {
     "fig00_first_heatmap": "the train left the station", "fig01_attention_matrix": ON_TIME,
     "fig02_attention_vector": "the train left the station",
@@ -913,7 +918,7 @@ TEXT_OF = {
     "fig08_why_scale": "the train left the station on time because somebody had wound the clock",
     "fig10_order_blindness": ON_TIME, "fig13_heads_of_a_layer": ON_TIME,
     "fig19_long_text": (GALLERY.parent / "LICENSE").read_text(encoding="utf-8")[:2300],
-    "fig30_shift": "We sat on the bank of the river.", "fig35_text": TROPHY,
+    "fig30_shift": "We sat on the bank of the river.",
 }  # fmt: skip
 READ_BY = {}  # the models of texts that another one read
 
