@@ -61,37 +61,55 @@ def strongest_links(weights: Tensor, words: Tensor, claimed: Collection[Cell]) -
     return [(*cell, float(weights[cell])) for cell in drawn]
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """The words of a text, and how they are written."""
+@dataclass
+class Word:
+    """A word of the text, and how it is drawn."""
 
-    words: tuple[str, ...]
-    gray: tuple[bool, ...]  # which say nothing: special tokens, a sink, what was not read
-    claimed: Collection[int]  # the words that the title names
-    generated: int  # the first word that the model generated, or how many words there are
-    points: float
+    text: str
+    fill: Any = None  # the color behind it
+    is_gray: bool = False  # a special or unknown token, or a word that was not read
+    is_asked: bool = False  # the word in question
+    is_claimed: bool = False  # the title names it
+    is_written: bool = False  # the model wrote it
+    blank: str = " "  # what is before it in the text
+    value: float = 0.0  # how much is said of it; lines with little are left out of a long text
+    line: int = 0
+    left: float = 0.0  # inches from the left edge of its line
+    wide: float = 0.0
 
-    def look(self, n: int) -> dict[str, Any]:
-        """Return the color and the font of a word."""
-        color = theme().gray if self.gray[n] else theme().ink
-        style = "italic" if n >= self.generated else "normal"
-        weight = "bold" if n in self.claimed else "normal"
-        return {"color": color, "fontstyle": style, **face(weight, self.words[n])}
+    @property
+    def is_boxed(self) -> bool:
+        """Whether it has a frame."""
+        return self.is_asked or self.is_claimed
 
-    def widths(self, ruler: Ruler) -> list[float]:
-        """Return the width of each word in inches."""
-        return [
-            ruler.width(word, self.points, "bold" if n in self.claimed else "normal")
-            for n, word in enumerate(self.words)
-        ]
+    @property
+    def weight(self) -> str:
+        """That of its font."""
+        return str(face("bold" if self.is_boxed else "normal", self.text)["fontweight"])
+
+    @property
+    def slant(self) -> str:
+        """The style of its font."""
+        return "italic" if self.is_written else "normal"
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """The color and the font of a label."""
+        color = theme().gray if self.is_gray else theme().ink
+        return {"color": color, "fontstyle": self.slant, **face(self.weight, self.text)}
+
+
+def _widths(words: Sequence[Word], ruler: Ruler, points: float) -> list[float]:
+    return [ruler.width(word.text, points, word.weight) for word in words]
 
 
 @dataclass(frozen=True)
 class Grid:
     """The words of a map and the places of its cells, in inches."""
 
-    rows: Sentence
-    columns: Sentence
+    rows: Sequence[Word]
+    columns: Sequence[Word]
+    points: float
     breaks: tuple[int, ...]  # the words before which there is a gap
     left: float  # of the cells
     pitch: float  # from one column to the next
@@ -104,28 +122,30 @@ class Grid:
         ruler, room, n = page.ruler, right - page.left, len(drawn.rows)
         points = TEXT_SIZE - 0.5 * (page.width <= WIDE)
         longest, widest = (34, 20) if room > WIDE else (22, 11)  # mm of a label and of a column
-        words = tuple(
-            ruler.squeeze(literal(spelled(word), 60), longest * MM, points) for word in drawn.rows
-        )
-        gray = (~drawn.is_word[1]).tolist()
+        gray, start = (~drawn.is_word[1]).tolist(), drawn.generated_from
         gray[0] |= drawn.starts_with_sink
-        start = drawn.generated_from
-        rows = Sentence(words, tuple(gray), claimed[:1], n if start is None else start, points)
-        unknown = drawn.sides[1].unknown or ("",) * n
-        read = (w.rpartition(" ")[0] if u else w for w, u in zip(words, unknown, strict=True))
-        columns = replace(rows, words=tuple(read), claimed=claimed)
+        rows = [
+            Word(
+                ruler.squeeze(literal(spelled(word), 60), longest * MM, points), is_gray=gray[m],
+                is_claimed=m in claimed[:1], is_written=start is not None and m >= start,
+            )
+            for m, word in enumerate(drawn.rows)
+        ]  # fmt: skip
+        columns = [replace(word, is_claimed=m in claimed) for m, word in enumerate(rows)]
+        for word in itertools.compress(columns, drawn.sides[1].unknown):
+            word.text = word.text.rpartition(" ")[0]
         breaks = tuple(sorted({one for one in (drawn.boundary[1], start) if one}))
-        side = max(rows.widths(ruler)) + ARROW
+        side = max(_widths(rows, ruler, points)) + ARROW
         pitch = min((room - side - len(breaks) * _BREAK) / n, widest * MM)
         height = min(pitch, (7 if n <= 14 else max(3.0, min(5.0, 118 / n))) * MM)
-        from_right = is_right_to_left("".join(words))
+        from_right = is_right_to_left("".join(word.text for word in rows))
         left = page.left + side * (not from_right)
-        return cls(rows, columns, breaks, left, pitch, height, from_right)
+        return cls(rows, columns, points, breaks, left, pitch, height, from_right)
 
     @property
     def cells(self) -> NDArray[np.int64]:
         """The row or the column at each place, -1 at a gap."""
-        return np.insert(np.arange(len(self.rows.words)), self.breaks, -1)
+        return np.insert(np.arange(len(self.rows)), self.breaks, -1)
 
     @property
     def edges(self) -> Edges:
@@ -163,8 +183,7 @@ class Grid:
 class Names:
     """The words of a sentence above its map, in inches."""
 
-    sentence: Sentence
-    columns: Sequence[float]  # the middles of the columns
+    grid: Grid
     form: Literal["flat", "line", "upright"]
     points: float
     middles: Sequence[float]  # of the words
@@ -173,19 +192,19 @@ class Names:
     @classmethod
     def fit(cls, grid: Grid, ruler: Ruler, place: tuple[float, float]) -> Names:
         """Write words above their columns, or in one line with hair lines to them, or upright."""
-        sentence, columns = grid.columns, grid.places
-        widths, (left, right) = sentence.widths(ruler), place
+        columns, size = grid.places, grid.points
+        widths, (left, right) = _widths(grid.columns, ruler, size), place
         order = np.argsort(columns)
         ends = [(columns[n] - widths[n] / 2, columns[n] + widths[n] / 2) for n in order]
         is_flat = ends[0][0] >= left and ends[-1][1] <= right
         if is_flat and all(b[0] - a[1] >= MM for a, b in itertools.pairwise(ends)):
-            foot = 1.8 * MM + line_height(sentence.points)
-            return cls(sentence, columns, "flat", sentence.points, columns, [foot] * len(columns))
+            foot = 1.8 * MM + line_height(size)
+            return cls(grid, "flat", size, columns, [foot] * len(columns))
         gaps = len(grid.breaks) * _BREAK + _GAP * (len(widths) - 1)
-        steps = np.arange(sentence.points, SMALLEST_SIZE, -0.5)
-        sizes = [s for s in steps if sum(widths) * s / sentence.points + gaps <= right - left]
+        steps = np.arange(size, SMALLEST_SIZE, -0.5)
+        sizes = [s for s in steps if sum(widths) * s / size + gaps <= right - left]
         if sizes and grid.pitch >= 2.4 * MM:
-            scaled = [width * sizes[0] / sentence.points for width in widths]
+            scaled = [width * sizes[0] / size for width in widths]
             total = sum(scaled) + gaps
             start = min(max(float(np.mean(columns)) - total / 2, left), right - total)
             middles = np.zeros(len(widths))
@@ -194,33 +213,33 @@ class Names:
                 middles[n] = start + scaled[n] / 2
                 start += scaled[n] + _GAP
             feet = [6 * MM + line_height(sizes[0])] * len(widths)
-            return cls(sentence, columns, "line", sizes[0], [*middles], feet)
-        points = max(SMALLEST_SIZE, min(sentence.points - 1, grid.pitch * 72 / 1.15))
-        feet = [1.6 * MM + width * points / sentence.points for width in widths]
-        return cls(sentence, columns, "upright", points, columns, feet)
+            return cls(grid, "line", sizes[0], [*middles], feet)
+        points = max(SMALLEST_SIZE, min(size - 1, grid.pitch * 72 / 1.15))
+        feet = [1.6 * MM + width * points / size for width in widths]
+        return cls(grid, "upright", points, columns, feet)
 
     def draw(self, canvas: Axes, bottom: float, ax: Axes, places: Sequence[float]) -> None:
         """Write the words above the axes of a map, as labels at the middles of its columns."""
+        words, columns = self.grid.columns, self.grid.places
         dy, high = 0.8 * MM, 0.28 * line_height(self.points)
         how: dict[str, Any] = {"ha": "center", "va": "baseline", "parse_math": False}
         if self.form == "line":  # a hair line leads each word to its column
             paths, dy = [], 5 * MM
-            for x, column in zip(self.middles, self.columns, strict=True):
+            for x, column in zip(self.middles, columns, strict=True):
                 points = [(x, 4.6), (x, 2.2), (column, 2.6), (column, 0.4)]
                 paths.append(Path([(x, bottom - above * MM) for x, above in points], _CURVE))
-            claimed = [n in self.sentence.claimed for n in range(len(paths))]
-            colors = [theme().ink if one else theme().faint for one in claimed]
+            colors = [theme().ink if word.is_claimed else theme().faint for word in words]
             lines = PathCollection(paths, facecolors="none", edgecolors=colors, linewidths=0.5)
             canvas.add_collection(lines, autolim=False)
         elif self.form == "upright":
             how |= {"ha": "left", "va": "center", "rotation": 90, "rotation_mode": "anchor"}
             high = 0.0
-        ticks = ax.set_xticks(places, self.sentence.words, fontsize=self.points)
+        ticks = ax.set_xticks(places, [word.text for word in words], fontsize=self.points)
         ax.xaxis.tick_top()
         ax.tick_params(axis="x", length=0, pad=72 * (dy + high))
         for n, tick in enumerate(ticks):
-            aside = self.middles[n] - self.columns[n], 0, canvas.figure.dpi_scale_trans
-            tick.label2.set(**how, **self.sentence.look(n))
+            aside = self.middles[n] - columns[n], 0, canvas.figure.dpi_scale_trans
+            tick.label2.set(**how, **words[n].look)
             tick.label2.set_transform(tick.label2.get_transform() + ScaledTranslation(*aside))
 
 
@@ -248,7 +267,7 @@ class Arcs:
     @property
     def height(self) -> float:
         """The height above the words, with the number of the claim."""
-        number = 0.8 * MM + line_height(self.names.sentence.points)
+        number = 0.8 * MM + line_height(self.names.grid.points)
         above = [number if self._has_number(link) else 0.6 * MM for link in self.links]
         return max(map(sum, zip(self._rises(), above, strict=True)), default=0.0)
 
@@ -290,7 +309,7 @@ class Arcs:
                 left, right = canvas.get_xlim()
                 x = min(max((start + end) / 2, left + 2 * _HEAD), right - 2 * _HEAD)
                 y = top - rise - (0.8 + 0.5 * wide) * MM
-                look = {"fontsize": self.names.sentence.points, "zorder": 5, **face("bold")}
+                look = {"fontsize": self.names.grid.points, "zorder": 5, **face("bold")}
                 text = canvas.text(x, y, f"{weight:.0%}", ha="center", color=color, **look)
                 text.set_path_effects([withStroke(linewidth=3, foreground=theme().ground)])
 
@@ -391,38 +410,6 @@ def _connect(canvas: Axes, query: _Set, key: _Set, color: Any, weight: float) ->
 
 
 # --- in lines
-
-
-@dataclass
-class Word:
-    """A word of the text, and how it is drawn."""
-
-    text: str
-    fill: Any = None  # the color behind it
-    is_gray: bool = False  # a special or unknown token, or a word that was not read
-    is_asked: bool = False  # the word in question
-    is_claimed: bool = False  # the title names it
-    is_written: bool = False  # the model wrote it
-    blank: str = " "  # what is before it in the text
-    value: float = 0.0  # how much is said of it; lines with little are left out of a long text
-    line: int = 0
-    left: float = 0.0  # inches from the left edge of its line
-    wide: float = 0.0
-
-    @property
-    def is_boxed(self) -> bool:
-        """Whether it has a frame."""
-        return self.is_asked or self.is_claimed
-
-    @property
-    def weight(self) -> str:
-        """That of its font."""
-        return str(face("bold" if self.is_boxed else "normal", self.text)["fontweight"])
-
-    @property
-    def slant(self) -> str:
-        """The style of its font."""
-        return "italic" if self.is_written else "normal"
 
 
 def find_blanks(words: Iterable[Word], source: Provenance) -> None:

@@ -670,7 +670,7 @@ def _draw_below(
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
-    points = style.NUMBER_SIZE - TEXT_SIZE + grid.rows.points
+    points = style.NUMBER_SIZE - TEXT_SIZE + grid.points
     look = replace(look, mesh=thin | dict(look.mesh))
     spaced, edges = grid.spaced(weights), grid.edges
     _draw_weights(ax, spaced, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
@@ -689,15 +689,16 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     """Write the word of each row, or of every second, with an arrow to its cells."""
     rows, (places, _) = grid.rows, grid.middles()
     every = 1 if grid.height >= 2.6 * MM else 2
-    shown = range(min(rows.claimed, default=0) % every, len(places), every)
-    size = min(rows.points, max(style.SMALLEST_SIZE, every * grid.height * 72 / 1.15))
-    ticks = ax.set_yticks(places[shown], [rows.words[n] for n in shown], fontsize=size)
+    claimed_row = next((n for n, word in enumerate(rows) if word.is_claimed), 0)
+    shown = range(claimed_row % every, len(places), every)
+    size = min(grid.points, max(style.SMALLEST_SIZE, every * grid.height * 72 / 1.15))
+    ticks = ax.set_yticks(places[shown], [rows[n].text for n in shown], fontsize=size)
     for n, tick in zip(shown, ticks, strict=True):
         label = tick.label2 if grid.right_to_left else tick.label1
-        label.set(parse_math=False, **rows.look(n))
+        label.set(parse_math=False, **rows[n].look)
     ax.tick_params(axis="y", length=0, pad=(arcs.ARROW - 0.2 * MM) * 72)
     for claimed, color in ((False, theme().gray), (True, theme().claim)):
-        of = [places[n] for n in shown if (n in rows.claimed) is claimed]
+        of = [places[n] for n in shown if rows[n].is_claimed is claimed]
         arrow = Path(_ARROW * [-1 if grid.right_to_left else 1, 1])
         ax.plot(
             [-2 * MM / grid.pitch] * len(of), of, linestyle="none", marker=arrow, markersize=6,
