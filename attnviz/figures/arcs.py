@@ -120,7 +120,7 @@ class Grid:
     def of(cls, page: Page, drawn: OneMap, right: float, claimed: Sequence[int] = ()) -> Grid:
         """Fit a map, with the query and the key of the claim, between the left and a right edge."""
         ruler, room, n = page.ruler, right - page.left, len(drawn.rows)
-        points = TEXT_SIZE - 0.5 * (page.width <= WIDE)
+        points = TEXT_SIZE - page.smaller
         longest, widest = (34, 20) if room > WIDE else (22, 11)  # mm of a label and of a column
         gray, start = (~drawn.is_word[1]).tolist(), drawn.generated_from
         gray[0] |= drawn.starts_with_sink
@@ -348,7 +348,7 @@ def draw_paragraph(
 ) -> float:
     """Write a text sentence by sentence, with links from dashed to solid boxes; return its end."""
     is_wide = page.width > WIDE
-    step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - 0.5 * (not is_wide)
+    step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - page.smaller
     linked, numbers = {word for link in links for word in link[:2]}, sentences_of(drawn)
     words = [Word(word, is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
     find_blanks(words, drawn.provenance)

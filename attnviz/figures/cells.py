@@ -355,7 +355,7 @@ def frame(
 
 def draw_scales(page: Page, bars: Iterable[Bar], place: tuple[float, float], top: float) -> float:
     """Draw color scales and what is at their ends, in lines from left to right; return the end."""
-    points, (key, tall) = SMALL_SIZE - 0.5 * (page.width <= style.WIDE), SCALE
+    points, (key, tall) = SMALL_SIZE - page.smaller, SCALE
     known, (x, right) = [], place
     for low, bar, high in bars:
         start = page.ruler.width(low, points) + MM

@@ -31,7 +31,6 @@ from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Locator, LogLocator, MaxNLocator
 from matplotlib.transforms import Affine2D, Bbox, ScaledTranslation
-from numpy.typing import NDArray
 
 from attnviz.errors import InputError, refuse_given
 from attnviz.figures import style
@@ -186,6 +185,7 @@ class Page:
             )
         self.scale = text_scale()
         self.width = width = width * MM / self.scale
+        self.smaller = 0.5 * (width <= style.WIDE)  # points, of the text of a narrow page
         self.caption = caption
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.room = self.right - self.left
@@ -456,17 +456,6 @@ def color_bar(
     bar.ax.tick_params(labelsize=SMALL_SIZE, length=2, width=0.5, pad=2)
     bar.set_label(label, color=theme().muted)
     return bar.ax
-
-
-def label_points(
-    ax: Axes, points: NDArray[Any], labels: Sequence[str], obstacles: NDArray[Any], **how: Any
-) -> None:
-    """Label points (N, 2) where there is room beside obstacles (M, 2). how : for textalloc."""
-    import textalloc
-
-    how |= {"textsize": SMALL_SIZE, "linecolor": theme().faint, "linewidth": 0.5, "draw_all": False}
-    (x, y), (x_scatter, y_scatter) = points.T, obstacles.T
-    textalloc.allocate(ax, x, y, list(labels), x_scatter=x_scatter, y_scatter=y_scatter, **how)
 
 
 def range_bar(ax: Axes) -> None:

@@ -18,7 +18,7 @@ from attnviz.figures import claims, figure, style
 from attnviz.figures.arcs import Word, draw_words, find_blanks
 from attnviz.figures.cells import Bar, WeightScale, draw_scales, signed_norm
 from attnviz.figures.layout import CaptionLength, new_page
-from attnviz.figures.style import CAPTION_GAP, GAP, SMALL_SIZE, WIDE, theme
+from attnviz.figures.style import CAPTION_GAP, GAP, SMALL_SIZE, theme
 from attnviz.results.axis import locate
 from attnviz.results.text import signed, source_and_notes
 
@@ -72,10 +72,11 @@ def text(
             refuse_given("it is a word of a map. Leave it out.", query=query)
             title, says, words, bars = of_words(result, measured)
             parts.insert(1, f"compared with {result.reference}")
-        small = 0.5 * (page.width <= WIDE)
-        points = style.TITLE_SIZE - 2 * small
+        points = style.TITLE_SIZE - 2 * page.smaller
         top = page.subtitle(page.left, style.MARGIN, title, page.room, points=points) + 0.02
-        top = page.paragraph(page.left, top, says, page.room, points=SMALL_SIZE - small) + GAP
+        top = (
+            page.paragraph(page.left, top, says, page.room, points=SMALL_SIZE - page.smaller) + GAP
+        )
         place = page.left, page.right
         end = draw_scales(page, bars, place, draw_words(page, words, top) + GAP)
         return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)

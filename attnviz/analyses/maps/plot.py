@@ -471,7 +471,7 @@ def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> flo
     drawn, finding, where = selected.map, selected.finding, selected.map.where
     title = (finding.sentence if form == "matrix" else finding.title) or where
     title = title if look.title is None else look.title
-    points = style.TITLE_SIZE - (form != "matrix" and page.width <= WIDE)
+    points = style.TITLE_SIZE - 2 * page.smaller * (form != "matrix")
     top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
     if form == "matrix":
         return top if title == where else page.subheading(top, where)
@@ -483,12 +483,8 @@ def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> flo
         elif drawn.weights.sum(-1).min() < 0.99:
             splits = splits.replace("100%", "less than 100%")
         says = [where, f"Each row is one word and {splits}", *filter(None, [finding.more])]
-    return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=_small(page))
-
-
-def _small(page: Page) -> float:
-    """Return the points of notes on a page."""
-    return SMALL_SIZE - 0.5 * (page.width <= WIDE)
+    points = SMALL_SIZE - page.smaller
+    return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=points)
 
 
 def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
@@ -715,7 +711,7 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
     if not grid.breaks:
         return top
     names = ["first text", "second text"] if drawn.boundary[1] else ["prompt", "generated"]
-    below = 3.2 * MM + line_height(SMALL_SIZE)
+    below, points = 3.2 * MM + line_height(SMALL_SIZE), SMALL_SIZE - page.smaller
     canvas = page.canvas(page.left, top + MM, right - page.left, below - MM)
     limits = itertools.pairwise([0, grid.breaks[0], len(grid.places)])
     for name, (first, last) in zip(names, limits, strict=True):
@@ -723,10 +719,10 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
         start, end = start - grid.pitch / 2 + 0.3 * MM, end + grid.pitch / 2 - 0.3 * MM
         xs, ys = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
         canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
-        half = page.ruler.width(name, _small(page)) / 2
+        half = page.ruler.width(name, points) / 2
         middle = min(max((start + end) / 2, page.left + half), right - half)
         canvas.text(
-            middle, top + 3.2 * MM, name, fontsize=_small(page), color=theme().muted,
+            middle, top + 3.2 * MM, name, fontsize=points, color=theme().muted,
             ha="center", va="top", fontstyle="italic" if name == "generated" else "normal",
         )  # fmt: skip
     return top + below

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from torch import Tensor
 from attnviz.analyses.survey.result import POSITIONS, SURE, HeadName, SurveyResult
 from attnviz.figures import figure
 from attnviz.figures.cells import HeadGrid
-from attnviz.figures.layout import CaptionLength, Page, label_points, line_height, new_page
+from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import RESTING_ROLES, STATISTICS_OF, TITLES
 from attnviz.results.text import literal
@@ -30,7 +31,7 @@ _BAR = 0.14  # inches of a named head
 _LONGEST_NAME = 40  # letters of the name of a model
 _CONFIRMED = 0.2  # inches of a role that ablation confirms
 _BOLD = 0.88  # the width of text over that of bold text
-_MARKERS = "Ds^vPX*<"  # of heads with a role; those without have circles
+_MARKERS = "D◆", "s■", "^▲", "v▼", "P✚", "X✖", "*★", "<◀"  # of a role; without one a circle
 _GAP = 0.18  # inches between panels
 _NUMBERS = 0.12  # inches left of a panel
 
@@ -81,8 +82,14 @@ def survey(
         drawn = page.finish(top + 0.1, _caption(result), result.checked_agreement)
         named = [n for n, role in enumerate(result.roles) if role and role not in RESTING_ROLES]
         if named:
-            names = [str(result.heads[n]) for n in named]
-            label_points(plane, places[named], names, places, textcolor=theme().ink)
+            import textalloc
+
+            names, (x, y) = [str(result.heads[n]) for n in named], places[named].T
+            textalloc.allocate(
+                plane, x, y, names, x_scatter=places[:, 0], y_scatter=places[:, 1],
+                textsize=SMALL_SIZE, textcolor=theme().ink, linecolor=theme().faint, linewidth=0.5,
+                draw_all=False,
+            )  # fmt: skip
         return drawn
 
 
@@ -220,31 +227,24 @@ def _draw_plane(
     page: Page, result: SurveyResult, places: NDArray[np.float64], top: float
 ) -> tuple[float, Axes]:
     """Draw the heads in a plane, with a key of their roles; return the lower edge and the axes."""
-    inner = page.room
-    top = page.subtitle(page.left, top, "Heads with similar maps stand together", inner) + 0.03
-    colors = _colors(result)
-    roles = [*colors, ""]
-    names = [f"{role or 'not named'} ({result.roles.count(role)})" for role in roles]
-    key = page.ruler.widest(names, SMALL_SIZE) + 0.3
-    across = inner - key
-    high = min(3.0, 0.7 * across)
-    ax = page.axes(page.left, top, across, high)
+    top = page.subtitle(page.left, top, "Heads with similar maps stand together", page.room) + 0.03
+    colors = {**_colors(result), "": theme().faint}
+    markers = {**dict(zip(colors, itertools.cycle(_MARKERS), strict=False)), "": "o●"}
+    roles = [role for role in colors if role in result.roles]
+    key = [
+        (markers[role][1], colors[role], f"{role or 'not named'} ({result.roles.count(role)})")
+        for role in roles
+    ]
+    top, high = page.legend(page.left, top, page.right, key), min(3.0, 0.7 * page.room)
+    ax = page.axes(page.left, top, page.room, high)
     ax.set(xticks=[], yticks=[])
     ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
-    y = top
-    for number, (role, name) in enumerate(zip(roles, names, strict=True)):
-        with_role = np.array([other == role for other in result.roles])
-        if not with_role.any():
-            continue
-        look: dict[str, Any] = {"s": 16, "linewidth": 0.3, "edgecolor": theme().ink}
-        look["marker"] = _MARKERS[number % len(_MARKERS)] if role else "o"
-        look["color"] = colors.get(role, theme().faint)
-        ax.scatter(*places[with_role].T, zorder=2 if role else 1, **look)
-        dot = page.axes(page.right - key + 0.1, y, 0.12, line_height(SMALL_SIZE), bare=True)
-        dot.scatter([0], [0], **look)
-        y = page.write(page.right - key + 0.26, y, [name], points=SMALL_SIZE) + 0.03
+    for role in roles:
+        look: dict[str, Any] = {"color": colors[role], "marker": markers[role][0], "s": 16}
+        look |= {"edgecolor": theme().ink, "linewidth": 0.3, "zorder": 2 if role else 1}
+        ax.scatter(*places[[other == role for other in result.roles]].T, **look)
     ax.set_aspect("equal", adjustable="datalim")
-    return max(top + high, y), ax
+    return top + high, ax
 
 
 def _plane_of(distances: Tensor) -> NDArray[np.float64]:

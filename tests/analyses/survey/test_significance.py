@@ -73,9 +73,12 @@ def test_every_role_has_a_mark_of_its_own(survey):
     names = [statistic.role for statistic in STATISTICS if statistic.role]
     roles = [*names, *[""] * (72 - len(names))]
     figure = attnviz.plot.survey(replace(survey, roles=tuple(roles)), details=True)
-    dots = [ax.collections[0] for ax in figure.axes if ax.collections and not ax.axison]
+    (plane,) = [ax for ax in figure.axes if ax.collections and not ax.images]
+    dots = plane.collections
     looks = {(tuple(dot.get_facecolor()[0]), dot.get_paths()[0].vertices.tobytes()) for dot in dots}
     assert len(looks) == len(names) + 1
+    key = [text.get_text() for text in figure.texts]
+    assert "●" in key
 
 
 def test_planar_head_distances_are_drawn_to_scale(survey):
@@ -84,8 +87,7 @@ def test_planar_head_distances_are_drawn_to_scale(survey):
     made = replace(survey, roles=tuple(roles), distances=torch.from_numpy(cdist(points, points)))
     figure = attnviz.plot.survey(made, details=True)
     figure.draw_without_rendering()
-    scattered = [ax for ax in figure.axes if ax.collections and not ax.images]
-    plane = max(scattered, key=lambda ax: len(ax.collections[-1].get_offsets()))  # not the key
+    (plane,) = [ax for ax in figure.axes if ax.collections and not ax.images]
     places = np.concatenate([each.get_offsets() for each in plane.collections])
     order = sorted(range(72), key=lambda n: roles[n] == "")
     expected = cdist(points, points)[np.ix_(order, order)]
