@@ -347,8 +347,7 @@ def draw_paragraph(
     colors: Colormap,
 ) -> float:
     """Write a text sentence by sentence, with links from dashed to solid boxes; return its end."""
-    is_wide = page.width > WIDE
-    step, points = (6.6 if is_wide else 5.6) * MM, TEXT_SIZE - page.smaller
+    step, points = (6.6 if page.width > WIDE else 5.6) * MM, TEXT_SIZE - page.smaller
     linked, numbers = {word for link in links for word in link[:2]}, sentences_of(drawn)
     words = [Word(word, is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
     find_blanks(words, drawn.provenance)

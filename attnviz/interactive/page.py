@@ -25,6 +25,7 @@ from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attend, attended, load
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.base import finite
 from attnviz.results.text import literal, signed, source
 
 if TYPE_CHECKING:
@@ -328,18 +329,14 @@ def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]
     top = signed_norm(words[index] for index in result.sources).vmax or 1.0
     return {
         "position": position,
-        "credit": [_rounded(number) for number in credit[before:].tolist()],
-        "top": _rounded(top),
+        "credit": finite([float(f"{number:.4g}") for number in credit[before:].tolist()]),
+        "top": float(f"{top:.4g}"),
         "headline": _headline(result),
         "lowers": f"lowers {result.question}",
         "unit": result.unit,
         "details": _details(result),
         "verdict": result.checked_agreement.verdict,
     }
-
-
-def _rounded(number: float) -> float | None:
-    return None if math.isnan(number) else float(f"{number:.4g}")
 
 
 def _headline(result: ExplainResult) -> str:
