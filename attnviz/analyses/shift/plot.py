@@ -413,8 +413,6 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         ("Each layer adds", _draw_value_and_routing, 0.3),
         ("Sum of all parts", _draw_residual_stream, 0.55),
     ]
-    if result.rails is not None:
-        panels.insert(0, ("Between the regions", _draw_axis, 0.3))
     for name in result.head_effects:
         panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
     columns, tall = (2 if page.room > 2.6 else 1), 0.85
@@ -475,27 +473,6 @@ def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
     ax.barh(middles, lengths, 0.62, np.cumsum([0.0, *lengths[:-1]]), color=colors)
     ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
     _style_rows(ax, list(parts))
-
-
-def _draw_axis(ax: Axes, result: ShiftResult) -> None:
-    assert result.rails is not None
-    layers, colors = np.arange(result.place.shape[1]), theme()
-    up = 1 if result.reached[0] >= result.reached[1] else -1
-    named = [*zip(result.regions, (1, -1), (-1, -1), strict=True), ("here", up, -2)]
-    named.append((result.without, -up, -2))
-    for places, color in zip(result.rails, colors.sides, strict=False):
-        ax.plot(layers, places, color=color, linewidth=0.8, linestyle=_DOTS)
-    for places, color in zip(result.place, (colors.ink, colors.gray), strict=True):
-        ax.plot(layers, places, "o-", color=color, linewidth=1.0, ms=2.5)
-    for places, (name, side, at) in zip((*result.rails, *result.place), named, strict=True):
-        ax.annotate(
-            name, (layers[at], places[at].item()), (0, 3 * side), textcoords="offset points",
-            ha="right", va="bottom" if side > 0 else "top", fontsize=SMALL_SIZE, parse_math=False,
-            color=colors.ink if name == "here" else colors.muted,
-        )  # fmt: skip
-    ax.margins(y=0.18)
-    ax.set_xticks(layers, [*map(str, layers[:-1]), "end"])
-    ax.set_xlabel("entering layer")
 
 
 def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:

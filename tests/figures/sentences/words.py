@@ -859,9 +859,7 @@ def shift_patched_everywhere(facts, said):
     return {}
 
 
-SHIFT.words(
-    "Each head adds", "Each layer adds", "Sum of all parts", "Between the regions",
-)  # fmt: skip
+SHIFT.words("Each head adds", "Each layer adds", "Sum of all parts")
 SHIFT.words(
     "Direct effect",
     "Total effect",
