@@ -11,7 +11,7 @@ import torch
 from architectures.tiny_models import build
 
 from attnviz.capture.capture import capture
-from attnviz.results import AttentionRecord, Rotation
+from attnviz.results import AttentionRecord, LinearAttention, Rotation
 from planted.formula import changed, count_alarms, judge, outcomes
 from planted.rules import Accepted, StageValues, accepted_stages, values_of_stages
 
@@ -68,10 +68,9 @@ def run(name: str, dtype: str, names: frozenset[str] = frozenset()) -> dict[str,
     for text, captured in enumerate(captures):
         values, accepted = before[text]
         for fault, applies in OF_FORMULA.items():
-            record, reference = captured.records[-1], captured.references[-1]
+            last, record, reference = _with_softmax(captured)[-1]
             if not applies(record):
                 continue
-            last = len(captured.records) - 1
             row = judge(
                 fault(record),
                 reference,
@@ -100,8 +99,14 @@ def _observe(captured: Any) -> tuple[dict[Any, StageValues], dict[Any, Accepted]
     """Return the numbers of every stage of a text, and which rules accept them."""
     values: dict[Any, StageValues] = {}
     accepted: dict[Any, Accepted] = {}
-    for number, pair in enumerate(zip(captured.records, captured.references, strict=True)):
+    for number, *pair in _with_softmax(captured):
         stages = values_of_stages(*pair)
         for stage, rules in accepted_stages(*pair, stages).items():
             values[number, stage], accepted[number, stage] = stages[stage], rules
     return values, accepted
+
+
+def _with_softmax(captured: Any) -> list[tuple[int, AttentionRecord, Any]]:
+    """Return the number, the record and the reference of each attention with a softmax."""
+    pairs = enumerate(zip(captured.records, captured.references, strict=True))
+    return [(n, *pair) for n, pair in pairs if not isinstance(pair[0], LinearAttention)]
