@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import conv1d, linear
 
 from attnviz.attribution import tracing
 from attnviz.attribution.deeplift import DeepLift, multipliers
-from attnviz.attribution.target import Places, Readout, base_of, token_ids
+from attnviz.attribution.target import Places, Readout, Score, Target, base_of, token_ids
 from attnviz.attribution.tracing import Elementwise
+from attnviz.results import AttentionResult
 from attnviz.results.base import Savable
 
 _TINY = 1e-30
@@ -41,6 +42,11 @@ class Decomposition(Savable):
     total: float  # the difference of the runs
     length: float  # its norm in all directions
     direction: Tensor  # of norm 1, (d,)
+
+    def score(self, target: Target, result: AttentionResult, gate: Tensor | None) -> Score:
+        """Return the number of a target along the direction, with the split as computed."""
+        of_split = {"direction": self.direction, "computed": {"split": self.credit}}
+        return Score(**vars(target), **of_split, result=result, gate=gate)
 
     def __repr__(self) -> str:
         L, H, T = self.value.shape
@@ -289,25 +295,15 @@ class FrozenNonlinearities(tracing.AttentionTracer):
         if name == "linear":
             return self._linear(*args, **kwargs)
         if name == "conv1d":
-            how = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
-            weight, bias = how.pop("weight"), how.pop("bias", None)
-            bias = None if bias is None else bias[:, None]
-            rest = args[3:]
-            return self._linear(
-                how.pop("input"), weight, bias, lambda x, w: func(x, w, None, *rest, **how)
-            )
+            return self._convolve(*args, **kwargs)
         if name == "addmm":
             return self._linear(args[1], args[2].mT, args[0])
         if name in ("add", "add_") and len(args) == 2 and not kwargs:
             x, constant = args if tracing.moves(args[0]) else args[::-1]
             size = constant.shape[-1:] if isinstance(constant, Tensor) else ()
             if not tracing.moves(constant) and x.dim() in (2, 3) and size in ((), x.shape[-1:]):
-                self.biases.append(
-                    torch.as_tensor(constant, dtype=x.dtype, device=x.device)
-                    .detach()
-                    .requires_grad_()
-                )
-                return func(x, self.biases[-1])
+                bias = torch.as_tensor(constant, dtype=x.dtype, device=x.device)
+                return self.add_bias(x, bias, func)
         return func(*args, **kwargs)
 
     def gated(self, f: Elementwise, x: Tensor) -> Tensor:
@@ -334,7 +330,15 @@ class FrozenNonlinearities(tracing.AttentionTracer):
             output = self.mlps[-1].clone()
         return output if bias is None else self.add_bias(output, bias)
 
-    def add_bias(self, output: Tensor, bias: Tensor) -> Tensor:
+    def _convolve(
+        self, input: Tensor, weight: Tensor, bias: Tensor | None = None, *rest: Any, **how: Any
+    ) -> Tensor:
+        bias = None if bias is None else bias[:, None]
+        return self._linear(input, weight, bias, lambda x, w: conv1d(x, w, None, *rest, **how))
+
+    def add_bias(
+        self, output: Tensor, bias: Tensor, add: Callable[..., Tensor] = torch.add
+    ) -> Tensor:
         """Return an output with its bias, as a leaf of the graph."""
         self.biases.append(bias.detach().requires_grad_())
-        return output + self.biases[-1]
+        return add(output, self.biases[-1])

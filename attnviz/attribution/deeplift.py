@@ -269,15 +269,6 @@ class DeepLift(tracing.AttentionTracer):
             return bilinear(partial(torch.einsum, args[0]), *moving)
         if name in tracing.MATRICES and len(moving) == 2:
             return bilinear(torch.matmul, *moving)
-        if name == "baddbmm":
-            return _add_product(*args, **kwargs)
         if name == "layer_norm":
             return self.normalize(*args, **kwargs)
         return func(*args, **kwargs)
-
-
-def _add_product(
-    bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
-) -> Tensor:
-    product = bilinear(torch.matmul, batch1, batch2) * alpha
-    return bias * beta + product if beta else product  # a bias that does not count may be NaN

@@ -549,11 +549,7 @@ def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ())
 
 def outputs_of(target: Target, inputs: Mapping[str, Tensor] | None = None) -> list[Tensor]:
     """Return the head outputs of each layer in a text, by default the target's, (H, T, d_v)."""
-    outputs: list[Tensor] = []
-
-    def note(mix: tracing.TracedAttention) -> None:
-        outputs.append(tracing.by_head(mix.mixed, 1)[0])
-
-    with torch.no_grad(), tracing.AttentionTracer(on_mix=note):
+    mixes: list[tracing.TracedAttention] = []
+    with torch.no_grad(), tracing.AttentionTracer(on_mix=mixes.append):
         base_of(target.readout.module)(**(target.inputs if inputs is None else inputs))
-    return outputs
+    return [tracing.by_head(mix.mixed, 1)[0] for mix in mixes]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,6 @@ from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
-
-if TYPE_CHECKING:
-    from attnviz.attribution.decomposition import Decomposition
 
 _DECODER = "decoder_"  # begins the names of the inputs of a decoder
 _ALL = slice(0, None)
@@ -176,26 +174,21 @@ class Readout:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Leave the logits of other positions undefined: they take longer than many blocks."""
-        unembedding, rows, T = unembedding_of(self.module), list(self.rows), 0
+        unembedding, rows = unembedding_of(self.module), list(self.rows)
         if unembedding is None:
             yield
             return
+        own = unembedding.forward
 
-        def select(_: nn.Module, args: tuple[Any, ...]) -> Any:
-            nonlocal T
-            (states,) = args
-            T = states.shape[1] if states.dim() == 3 else 0
-            return (states[:, rows],) if len(rows) < T else None
-
-        def place(_: nn.Module, __: tuple[Any, ...], logits: Tensor) -> Tensor:
-            if len(rows) >= T:
-                return logits
-            every = logits.new_empty(logits.shape[0], T, logits.shape[-1])
+        def of_rows(states: Tensor) -> Tensor:
+            if states.dim() != 3 or len(rows) >= states.shape[1]:
+                return own(states)
+            logits: Tensor = own(states[:, rows])
+            every = logits.new_empty(*states.shape[:2], logits.shape[-1])
             every[:, rows] = logits
             return every
 
-        selecting = unembedding.register_forward_pre_hook(select)
-        with selecting, unembedding.register_forward_hook(place):
+        with patch.object(unembedding, "forward", of_rows):
             yield
 
     def without(self, positions: Sequence[int]) -> Readout:
@@ -241,6 +234,12 @@ class Target:
         """The positions at which the output is read."""
         return list(self.readout.rows)
 
+    @property
+    def ranked(self) -> set[int]:
+        """The positions of tokens that are neither special, nor the sink, nor explained."""
+        kept = {self.sink, *self.readout.positions}
+        return {n for n, flag in enumerate(self.special) if not flag and n not in kept}
+
     def outputs(self, count: int, ids: Tensor | None = None) -> Tensor:
         """Return what is read in `count` copies of the text, or of other `ids` (N, T), (N, d)."""
         copies = copies_of(self.inputs, count)
@@ -281,16 +280,6 @@ class Score(Target):
     result: AttentionResult  # the attention of the text
     gate: Tensor | None  # which keys each query may attend to in the reference, (T, T)
     computed: dict[str, Tensor] = field(default_factory=dict)  # attributions by method, (T,)
-
-    @classmethod
-    def of(
-        cls, target: Target, split: Decomposition, result: AttentionResult, gate: Tensor | None
-    ) -> Score:
-        """Return the score of a target along the direction of its decomposition."""
-        computed = {"split": split.credit}
-        return cls(
-            **vars(target), direction=split.direction, result=result, gate=gate, computed=computed
-        )
 
     @property
     def attentions(self) -> list[tuple[AttentionRecord, Place]]:

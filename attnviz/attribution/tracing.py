@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -110,11 +110,15 @@ class AttentionTracer(TorchFunctionMode):
             return self.mix(args[0], args[1])
         if name == "einsum" and is_among(args[1], self._weights):
             return self._mix_named(*args)
-        if name == "baddbmm" and len(args) == 3 and is_among(args[1], self._weights):
-            bias, weights, values = args
-            mixed = self.mix(weights, values) * kwargs.get("alpha", 1)
-            return bias * beta + mixed if (beta := kwargs.get("beta", 1)) else mixed
+        if name == "baddbmm":
+            return self._add_product(*args, **kwargs)
         return self.other(name, func, args, kwargs)
+
+    def _add_product(
+        self, bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
+    ) -> Tensor:
+        product = self.__torch_function__(torch.bmm, (), (batch1, batch2)) * alpha
+        return bias * beta + product if beta else product  # a bias that does not count may be NaN
 
     def _mix_named(self, equation: str, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values by the names of their dimensions."""
@@ -211,6 +215,21 @@ def computing(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[Non
         yield
 
 
+def changing_states(
+    blocks: Iterable[nn.Module], change: Callable[[nn.Module, Tensor], Tensor]
+) -> AbstractContextManager[None]:
+    """Let each block read changed hidden states."""
+
+    def run(block: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if "hidden_states" in kwargs:
+            kwargs["hidden_states"] = change(block, kwargs["hidden_states"])
+        else:
+            args = (change(block, args[0]), *args[1:])
+        return own(*args, **kwargs)
+
+    return computing({block: partial(run, block, block.forward) for block in blocks})
+
+
 def trace_run(
     readout: Readout, inputs: Mapping[str, Tensor], mode: AbstractContextManager[Any]
 ) -> tuple[list[Tensor], Tensor]:
@@ -221,23 +240,18 @@ def trace_run(
     """
     starts: dict[nn.Module, Tensor] = {}
 
-    def start_here(block: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def start_here(block: nn.Module, hidden: Tensor) -> Tensor:
         if block in starts:  # a block that serves several times starts once
-            return own(*args, **kwargs)
-        named = "hidden_states" in kwargs
-        hidden = kwargs.pop("hidden_states") if named else args[0]
+            return hidden
         order, shape = [*range(hidden.dim())], [*hidden.shape]
         if shape[:2] != [N, T] and N in shape and T in shape and not readout.stacks:
             order.sort(key=[shape.index(N), shape.index(T), *order].index)
         RUNS_SECOND.set(N if order[0] == 1 else 0)
         starts[block] = hidden.detach().permute(order).requires_grad_()
-        hidden = starts[block].permute([order.index(n) for n in range(len(order))])
-        args = args if named else (hidden, *args[1:])
-        return own(*args, **kwargs, **({"hidden_states": hidden} if named else {}))
+        return starts[block].permute([order.index(n) for n in range(len(order))])
 
-    first = [blocks_of(base)[0] for base in readout.bases]
     N, T = inputs["input_ids"].shape
-    starting = computing({block: partial(start_here, block, block.forward) for block in first})
+    starting = changing_states([blocks_of(base)[0] for base in readout.bases], start_here)
     with starting, torch.enable_grad(), readout.alone(), mode:
         end = readout(readout.module(**inputs)[0])
     return list(starts.values()), end

@@ -375,9 +375,7 @@ def plan_for(model: nn.Module) -> Plan:
         return _plan_of(tuple(_code(model)))
 
 
-@lru_cache(64)
-def _plan_of(code: tuple[object, ...]) -> Plan:
-    return Plan()
+_plan_of = lru_cache(64)(lambda _: Plan())  # by the code of a model
 
 
 def _kind(run: Recorder, recording: Recording) -> object:

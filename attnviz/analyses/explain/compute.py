@@ -20,7 +20,7 @@ from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_causal, make_reference, read
-from attnviz.attribution.target import Score, Target, token_ids
+from attnviz.attribution.target import Target, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
@@ -177,7 +177,7 @@ def explain_prediction(
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
         if split is not None:
-            score = Score.of(site, split, result, compared.gate)
+            score = split.score(site, result, compared.gate)
             attributions, missing = compute_methods(methods, score)
             if heads:
                 reasons = {}

@@ -23,7 +23,7 @@ from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.weights import raw_attention, rollout
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reading, Reference, encode_after, make_reference, read
-from attnviz.attribution.target import Readout, Score, Target
+from attnviz.attribution.target import Readout, Target
 from attnviz.attribution.tracing import trace_run, tracing
 from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
@@ -164,7 +164,7 @@ def shift(
             with part(number, 3, f"each head: {effect} effect"):
                 patched = patch_heads(target, compared.inputs, gate=gate, effect=effect)
                 effects[effect] = patched.double().cpu() @ along
-        score = Score.of(target, split, result, gate)
+        score = split.score(target, result, gate)
         attributions, left_out = compute_methods(method_names, score)
     index = groups.positions.index(rows)
     notes = [] if len(rows) == 1 else [f"“{groups.labels[index]}” is {len(rows)} pieces, averaged"]
@@ -396,11 +396,8 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
 
 def _causal(target: Target, groups: TokenGroups, axis: Tensor, *, every: bool) -> dict[str, Tensor]:
     """Return what the word loses by each intervention, (W,); NaN for words not changed."""
-    others = [
-        index
-        for index, (rows, special) in enumerate(zip(groups.positions, groups.special, strict=True))
-        if not special and rows != target.readout.rows and target.sink not in rows
-    ]
+    ranked = target.ranked
+    others = [index for index, rows in enumerate(groups.positions) if ranked.issuperset(rows)]
     is_few = every or len(others) <= _FEW
     interventions = available_interventions(target.model)[: None if is_few else 1]
     vectors = intervene(target, [groups.positions[index] for index in others], interventions)

@@ -218,9 +218,7 @@ class HeadStatistics:
             if not self.separate:
                 return on_attention(attention, tokens, None)
             for count in (sizes := (attention.query.shape[2], attention.key.shape[2])):
-                ids = torch.arange(count, device=tokens.ids.device) - (count << 32)  # of no token
-                numbered = replace(Positions.of(Axis.numbered(count), ids.device), ids=ids[None])
-                known.setdefault(count, numbered)
+                known.setdefault(count, Positions.of(Axis.numbered(count), tokens.ids.device))
             queries, keys = (known[count] for count in sizes)
             return on_attention(attention, queries, None if queries is keys else keys)
 

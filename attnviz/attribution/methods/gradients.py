@@ -196,14 +196,7 @@ def _hidden_words(score: Score) -> list[tuple[int, ...]]:
     tokens = records[0].query_axis
     if score.readout.stacks:
         tokens = join_axes(tokens, records[-1].query_axis)
-    groups = token_groups(tokens)
-    return [
-        positions
-        for positions, special in zip(groups.positions, groups.special, strict=True)
-        if not special
-        and score.sink not in positions
-        and not {*positions} & {*score.readout.positions}
-    ]
+    return [one for one in token_groups(tokens).positions if score.ranked.issuperset(one)]
 
 
 @method("ensemble")
@@ -214,11 +207,7 @@ def ensemble(score: Score) -> Tensor:
     count alike. On next tokens of SmolLM2 the mean ranks words more like interventions than each
     of the three does.
     """
-    ranked = [
-        row
-        for row, special in enumerate(score.special)
-        if not special and row != score.sink and row not in score.readout.positions
-    ]
+    ranked = sorted(score.ranked)
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
     for name in MEMBERS:
         attribution = METHODS[name](score).detach().double().cpu()

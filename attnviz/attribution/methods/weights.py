@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from attnviz.attribution.methods import method
 from attnviz.attribution.target import Score, base_of, copies_of
-from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head
+from attnviz.attribution.tracing import AttentionTracer, blocks_of, by_head, changing_states
 from attnviz.errors import ModelError
 
 _UNIT = 10**6  # scipy computes flows of whole numbers
@@ -128,21 +128,16 @@ def value_zeroing(score: Score) -> Tensor:
     T = score.ids.shape[1]
     distances: list[Tensor] = []
 
-    def restore(_: object, args: Any, kwargs: Any) -> Any:
-        """Give all copies the input of the first, so that each layer is changed by itself."""
-        if args:
-            return (args[0][:1].expand_as(args[0]), *args[1:]), kwargs
-        states = kwargs["hidden_states"]
-        return args, kwargs | {"hidden_states": states[:1].expand_as(states)}
-
     def measure(_: object, __: object, output: Tensor | Sequence[Tensor]) -> None:
         states = output if isinstance(output, Tensor) else output[0]
         cosine = torch.cosine_similarity(states[1:].double(), states[:1].double(), dim=-1)
         distances.append((1 - cosine.T).clamp(min=0))  # queries × keys
 
+    blocks = blocks_of(base_of(score.readout.module))
     with ExitStack() as hooks:
-        for block in blocks_of(base_of(score.readout.module)):
-            hooks.enter_context(block.register_forward_pre_hook(restore, with_kwargs=True))
+        # All copies read what the first does, so that each layer is changed by itself.
+        hooks.enter_context(changing_states(blocks, lambda _, x: x[:1].expand_as(x)))
+        for block in blocks:
             hooks.enter_context(block.register_forward_hook(measure))
         with torch.no_grad(), _ZeroedValues(T):
             score.readout.module(**copies_of(score.inputs, T + 1))
