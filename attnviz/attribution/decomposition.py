@@ -45,8 +45,8 @@ class Decomposition(Savable):
 
     def score(self, target: Target, result: AttentionResult, gate: Tensor | None) -> Score:
         """Return the number of a target along the direction, with the split as computed."""
-        of_split = {"direction": self.direction, "computed": {"split": self.credit}}
-        return Score(**vars(target), **of_split, result=result, gate=gate)
+        more: dict[str, Any] = {"direction": self.direction, "computed": {"split": self.credit}}
+        return Score(**vars(target), **more, result=result, gate=gate)
 
     def __repr__(self) -> str:
         L, H, T = self.value.shape
@@ -177,9 +177,9 @@ def credits(
 class ResidualStream(Savable):
     """What was added to the residual stream of one position, from its static vector to the end.
 
-    Attention weights, the scales of norms and the gates of activations are fixed at their values.
-    The network is then affine, and every part is propagated to the end. Numbers are as in
-    `Decomposition`.
+    Attention weights, the scales of norms and the gates of activations (gelu(z) = z Φ(z)) are fixed
+    at their values. The network is then affine, and every part is propagated to the end. Numbers
+    are as in `Decomposition`.
     """
 
     attention: Tensor  # added by each head from each source, (L, H, T)
@@ -209,11 +209,7 @@ def split_stream(
     """Decompose the shift of one word between the first block and the end, or a prediction.
 
     A prediction, such as a logit, is decomposed as a whole, through the final norm and the
-    unembedding.
-
-    With attention weights, the deviations of norms and the gates of activations (gelu(z) = z Φ(z))
-    frozen, the network is affine. The end is then a sum of what every head and every MLP added, the
-    biases, and the propagated static vector. This says what was added where. It does not say what
+    unembedding. The parts of a `ResidualStream` say what was added where. They do not say what
     would have happened otherwise (see `decompose`).
 
     The arguments are those of `decompose`, but `inputs` are those of the text alone, (1, T).

@@ -22,6 +22,7 @@ from attnviz.results.axis import Axis, TokenGroups, join_axes, token_groups
 from attnviz.results.text import READ_WITH
 from attnviz.runtime.libraries import silence_logs
 
+SAME_PIECES = "Replace words by words with the same number of pieces"
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
 
@@ -257,7 +258,10 @@ def make_reference(
     else:
         batch = encode_like(model, reference, reading)
         other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
-        _expect_comparable(other["input_ids"], inputs["input_ids"], reference)
+        is_name = isinstance(reference, str) and " " not in reference.strip()
+        hint = did_you_mean(str(reference), ("gate", "mask")) if is_name else ""
+        way = f"{hint} {SAME_PIECES}, or use gate or mask."
+        expect_comparable("The reference", other["input_ids"], inputs["input_ids"], way)
         rows = list(target.readout.positions)
         if not torch.equal(token_ids(other)[:, rows], target.ids[:, rows]):
             notes = (
@@ -281,14 +285,10 @@ def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:
     return gate
 
 
-def _expect_comparable(other: Tensor, ids: Tensor, reference: TextSource) -> None:
-    """Raise InputError for a reference that equals the text or has another number of tokens."""
+def expect_comparable(name: str, other: Tensor, ids: Tensor, way: str) -> None:
+    """Raise InputError for another text that equals the text or has another number of tokens."""
     if torch.equal(other, ids):
-        raise InputError("The reference is the same as the text. Change a word.")
+        raise InputError(f"{name} is the same as the text. Change a word.")
     if other.shape != ids.shape:
-        is_name = isinstance(reference, str) and " " not in reference.strip()
-        hint = did_you_mean(str(reference), ("gate", "mask")) if is_name else ""
-        raise InputError(
-            f"The reference has {other.shape[1]} tokens, but the text has {ids.shape[1]}. {hint} "
-            "Replace words by words with the same number of pieces, or use gate or mask."
-        )
+        counts = f"{other.shape[1]} tokens, but the text has {ids.shape[1]}"
+        raise InputError(f"{name} has {counts}. {way}")

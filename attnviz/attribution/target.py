@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -102,25 +102,6 @@ def copies_of(inputs: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
     return {name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in inputs.items()}
 
 
-def without_tokens(inputs: Mapping[str, Tensor], positions: set[int]) -> dict[str, Tensor]:
-    """Return inputs without some tokens; a mask (1, …, T, T) loses their rows and columns."""
-    source, total = inputs["input_ids"].shape[1], token_ids(inputs).shape[1]
-    rest = [
-        torch.tensor([n for n in range(length) if first + n not in positions])
-        for first, length in ((0, source), (source, total - source))
-    ]
-
-    def shortened(name: str, tensor: Tensor) -> Tensor:
-        of_decoder = name.startswith(_DECODER)
-        kept = rest[of_decoder].to(tensor.device)
-        for dim in (1,) if tensor.dim() < 4 else (-2, -1):
-            if tensor.shape[dim] == (total - source if of_decoder else source):
-                tensor = tensor.index_select(dim, kept)
-        return tensor
-
-    return {name: shortened(name, tensor) for name, tensor in inputs.items()}
-
-
 @dataclass(frozen=True, eq=False)
 class Readout:
     """What is read off a model's output: a word's vector here, other numbers in subclasses."""
@@ -178,12 +159,12 @@ class Readout:
         if unembedding is None:
             yield
             return
-        own = unembedding.forward
+        own: Callable[[Tensor], Tensor] = unembedding.forward
 
         def of_rows(states: Tensor) -> Tensor:
             if states.dim() != 3 or len(rows) >= states.shape[1]:
                 return own(states)
-            logits: Tensor = own(states[:, rows])
+            logits = own(states[:, rows])
             every = logits.new_empty(*states.shape[:2], logits.shape[-1])
             every[:, rows] = logits
             return every
@@ -252,11 +233,24 @@ class Target:
 
     def without(self, positions: Sequence[int]) -> Target:
         """Return the same target in the text without the tokens at some positions."""
-        rest = [position for position in range(self.ids.shape[1]) if position not in positions]
+        source, total = self.inputs["input_ids"].shape[1], self.ids.shape[1]
+        rest = [
+            torch.tensor([n - start for n in range(start, end) if n not in positions])
+            for start, end in ((0, source), (source, total))
+        ]
+
+        def shortened(name: str, tensor: Tensor) -> Tensor:  # of a mask, rows and columns
+            of_decoder = name.startswith(_DECODER)
+            kept = rest[of_decoder].to(tensor.device)
+            for dim in (1,) if tensor.dim() < 4 else (-2, -1):
+                if tensor.shape[dim] == (total - source if of_decoder else source):
+                    tensor = tensor.index_select(dim, kept)
+            return tensor
+
         return replace(
             self,
-            inputs=without_tokens(self.inputs, set(positions)),
-            special=tuple(self.special[position] for position in rest),
+            inputs={name: shortened(name, tensor) for name, tensor in self.inputs.items()},
+            special=tuple(flag for n, flag in enumerate(self.special) if n not in positions),
             readout=self.readout.without(positions),  # the sink is the first token, and stays
         )
 

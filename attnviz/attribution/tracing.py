@@ -117,7 +117,7 @@ class AttentionTracer(TorchFunctionMode):
     def _add_product(
         self, bias: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1, alpha: float = 1
     ) -> Tensor:
-        product = self.__torch_function__(torch.bmm, (), (batch1, batch2)) * alpha
+        product: Tensor = self.__torch_function__(torch.bmm, (), (batch1, batch2)) * alpha
         return bias * beta + product if beta else product  # a bias that does not count may be NaN
 
     def _mix_named(self, equation: str, weights: Tensor, values: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """The calls that a model makes with tensors, each of which can be made again with others.
 
-While a run is watched, the functions and methods of the model's code are wrapped. The original
-computes; the wrapper looks at what it took and returned.
+While a run is watched, the functions and methods of the model's code are wrapped.
 
 Some modules mix tokens in their own `forward`, between the calls of two submodules. This code is
 run again: the module runs on the same inputs, and each submodule returns what it returned in the

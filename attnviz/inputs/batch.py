@@ -61,17 +61,6 @@ class Inputs:
     generate: int | None = None  # the number of tokens that the model generates
     arguments: Arguments | None = None  # of the model's forward; then no other kind is given
 
-    def batches(self) -> Iterator[Inputs]:
-        """Yield the inputs that run at once: all texts, or one image or sound with its text.
-
-        Padding an image or a sound would change its attention, and generated texts differ in
-        length.
-        """
-        if self.arguments is None and (self.pictures or self.sounds or self.generate):
-            yield from self.one_by_one()
-        else:
-            yield self
-
     def one_by_one(self) -> Iterator[Inputs]:
         """Yield each input by itself."""
         kinds = {name: value for name, value in vars(self).items() if isinstance(value, list)}

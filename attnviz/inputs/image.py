@@ -124,20 +124,17 @@ def _picture(image: Image.Image, name: str) -> Picture:
 def encode_image(checkpoint: Checkpoint, picture: Picture) -> dict[str, Tensor]:
     """Return the model's input tensors for a picture."""
     processor: Any = checkpoint.processors.image  # no model is loaded without its processors
-    _expect_memory(checkpoint.name, processor)
-    pixels: Any = list(picture.frames) or picture.pixels
-    return dict(processor(images=[pixels], return_tensors="pt"))
-
-
-def _expect_memory(name: str, processor: Any) -> None:
+    what = f"the picture that {checkpoint.name} reads"
     ways = "Check the sizes in its preprocessor_config.json, or pass another processor=."
-    memory = MemoryBudget(f"the picture that {name} reads", torch.device("cpu"), ways, ModelError)
+    memory = MemoryBudget(what, torch.device("cpu"), ways, ModelError)
     for size in (getattr(processor, key, None) for key in ("size", "crop_size", "pad_size")):
         shortest = getattr(size, "shortest_edge", None)
         sides: list[Any] = [getattr(size, side, None) or shortest for side in ("height", "width")]
         is_known = all(isinstance(side, int) for side in sides)
         if is_known and not getattr(size, "longest_edge", None):
             memory.expect(_BYTES_PER_PIXEL * sides[0] * sides[1])
+    pixels: Any = list(picture.frames) or picture.pixels
+    return dict(processor(images=[pixels], return_tensors="pt"))
 
 
 def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:

@@ -345,10 +345,12 @@ def attend(
     checkpoint = model.checkpoint.reading(special_tokens).shadow()
     if checkpoint.lacks and inputs is not None:  # ids are a text where there is a tokenizer
         parsed = Inputs(generate=generate, arguments=parse_arguments(inputs, queries, keys))
-    with silence_logs():  # texts run as one batch, all else one by one
-        results = [
-            result for batch in parsed.batches() for result in run(checkpoint, batch, options)
-        ]
+    # Texts run as one batch. Padding would change the attention of an image or a sound, and
+    # generated texts differ in length.
+    alone = parsed.arguments is None and (parsed.pictures or parsed.sounds or parsed.generate)
+    batches = parsed.one_by_one() if alone else [parsed]
+    with silence_logs():
+        results = [result for batch in batches for result in run(checkpoint, batch, options)]
     checkpoint.expect_unwritten()
     return results if parsed.several or len(results) > 1 else results[0]
 

@@ -140,8 +140,8 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
     module = checkpoint.module
     others = (inputs.pictures, inputs.sounds, inputs.generate, inputs.arguments)
     is_text = all(other is None for other in others)
-    reads_text_only = input_kinds(module) == ("text",)
-    can_stream = is_text and reads_text_only and not has_text_decoder(module)
+    kinds, has_decoder = input_kinds(module), has_text_decoder(module)
+    can_stream = is_text and kinds == ("text",) and not has_decoder
     if all(source is None for source in (inputs.texts, inputs.targets, inputs.sounds)):
         refuse_given("an image or inputs= are never cut. Leave it out.", truncate=options.truncate)
     if options.mode == "streamed" and not can_stream:
@@ -154,8 +154,9 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
         refuse_given(why, cells=options.cells, top=options.top or None)
     budget = memory_budget(module)
     with translate(budget):
-        if _lacks_transcript(checkpoint, inputs):
-            assert inputs.sounds is not None
+        beside = (inputs.texts, inputs.pictures, inputs.targets, inputs.generate)
+        writes_text = has_decoder and kinds == ("audio",) and module.can_generate()
+        if inputs.sounds and writes_text and all(other is None for other in beside):
             sound = inputs.sounds[0]
             transcript, notes = transcript_of(checkpoint, sound, truncate=options.truncate)
             results = run(checkpoint, replace(inputs, targets=[transcript]), options)
@@ -182,19 +183,6 @@ def run(checkpoint: Checkpoint, inputs: Inputs, options: AttendOptions) -> list[
             if len(batch.axes["text"]) == 1:
                 return [all_at_once.streamed()]
         return [encoded(single).streamed() for single in inputs.one_by_one()]
-
-
-def _lacks_transcript(checkpoint: Checkpoint, inputs: Inputs) -> bool:
-    """Whether a sound comes without the text of its decoder, and the model can write one."""
-    module = checkpoint.module
-    others = inputs.texts, inputs.pictures, inputs.targets, inputs.generate
-    return (
-        inputs.sounds is not None
-        and all(other is None for other in others)
-        and input_kinds(module) == ("audio",)
-        and has_text_decoder(module)
-        and module.can_generate()
-    )
 
 
 def transcript_of(
@@ -250,8 +238,7 @@ class _Run:
         if logits is None or len(logits) != len(captures):
             logits = [None] * len(captures)
         if inputs.arguments is not None:
-            shapes = {(len(r.query_axis), len(r.key_axis)) for r in first.records}
-            expect_labels_fit(inputs.arguments, shapes)
+            expect_labels_fit(inputs.arguments, {one.size for one in first.records})
         moved = self._moved_keys(captures, rows)
         placed = [
             tuple(place_windows(module, batch.inputs, one) for one in each.records)
@@ -630,9 +617,8 @@ def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
 def sampled_rows(length: int, heads: int) -> Tensor:
     """Return the rows to compare: the last, and random ones that are the same in every run."""
     count = min(length, max(_FEWEST_ROWS, _SAMPLED_WEIGHTS // (heads * length)))
-    others = torch.randperm(
-        length - 1, generator=torch.Generator("cpu").manual_seed(length), device="cpu"
-    )
+    chance = torch.Generator("cpu").manual_seed(length)
+    others = torch.randperm(length - 1, generator=chance, device="cpu")
     last = torch.tensor([length - 1], device="cpu")
     return torch.cat([others[: count - 1], last]).sort().values
 

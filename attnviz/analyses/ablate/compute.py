@@ -18,7 +18,7 @@ from attnviz.analyses.shift.compute import read_word
 from attnviz.attribution.interventions import Ablation, Head, HeadRun, outputs_of, replace_outputs
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
-from attnviz.attribution.reference import Reading, encode_like
+from attnviz.attribution.reference import SAME_PIECES, Reading, encode_like, expect_comparable
 from attnviz.attribution.target import Readout, Target, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError
@@ -320,15 +320,9 @@ def _ablate_text(
 def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
     """Return the outputs of the heads in a text to patch from, with as many tokens."""
     batch = encode_like(site.target.model, patch, site.reading)
-    if torch.equal(token_ids(batch.inputs), site.target.ids):
-        raise InputError("The text to patch from is the text itself. Change a word.")
-    outputs, T = outputs_of(site.target, batch.inputs), site.target.ids.shape[1]
-    if outputs[0].shape[1] != T:
-        raise InputError(
-            f"The text to patch from has {outputs[0].shape[1]} tokens, but the text has {T}. "
-            "Replace words by words with the same number of pieces."
-        )
-    return outputs
+    ids = token_ids(batch.inputs), site.target.ids
+    expect_comparable("The text to patch from", *ids, f"{SAME_PIECES}.")
+    return outputs_of(site.target, batch.inputs)
 
 
 def _describe(how: str, knock_out: str | None, patch: str | None, several: bool) -> tuple[str, str]:

@@ -156,9 +156,12 @@ def shift(
             first = {name: both[:1] for name, both in compared.inputs.items()}
             without = _mean_states(readout, first)
         place, rails = _find_places(states, without, split, regions)
+        along, ranked = split.direction.double().cpu(), target.ranked
+        others = [n for n, rows in enumerate(groups.positions) if ranked.issuperset(rows)]
+        is_few = verify_causally or len(others) <= _FEW
+        changes = available_interventions(model)[: None if is_few else 1]
         with part(0, 3 if verify_causally else 1):
-            causal = _causal(target, groups, split.direction, every=verify_causally)
-        along = split.direction.double().cpu()
+            lost = intervene(target, [groups.positions[n] for n in others], changes)
         effects: dict[str, Tensor] = {}
         for number, effect in enumerate(_EFFECTS if verify_causally else (), start=1):
             with part(number, 3, f"each head: {effect} effect"):
@@ -181,7 +184,7 @@ def shift(
         reference=compared.description,
         decomposition=split,
         residual_stream=stream,
-        causal=causal,
+        causal={name: spread(of @ along, others, len(groups.labels)) for name, of in lost.items()},
         direct_effect=effects.get("direct"),
         raw_attention=by_word(raw_attention(score)).cpu(),
         rollout=by_word(rollout(score)).cpu(),
@@ -392,14 +395,3 @@ def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Ite
             f"only {mlps} MLPs were found in {layers} layers: what the others add counts as "
             "attention and own"
         )
-
-
-def _causal(target: Target, groups: TokenGroups, axis: Tensor, *, every: bool) -> dict[str, Tensor]:
-    """Return what the word loses by each intervention, (W,); NaN for words not changed."""
-    ranked = target.ranked
-    others = [index for index, rows in enumerate(groups.positions) if ranked.issuperset(rows)]
-    is_few = every or len(others) <= _FEW
-    interventions = available_interventions(target.model)[: None if is_few else 1]
-    vectors = intervene(target, [groups.positions[index] for index in others], interventions)
-    along = axis.double().cpu()
-    return {name: spread(of @ along, others, len(groups.labels)) for name, of in vectors.items()}

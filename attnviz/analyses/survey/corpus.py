@@ -442,31 +442,30 @@ class TextCorpus:
         options = AttendOptions(truncate=self.truncate)
 
         def read(texts: Sequence[CorpusText]) -> list[AttentionResult]:
-            return [*map(self.select, run(self.model.checkpoint, inputs_of(texts), options))]
+            results = map(self.select, run(self.model.checkpoint, inputs_of(texts), options))
+            return [replace(one, provenance=replace(one.provenance, text=None)) for one in results]
 
         def of_tokens(result: AttentionResult, count: int) -> list[Any]:
             return [one for one in result.records if one.signed or one.size == (count, count)]
 
         with silence_logs():
-            results, longest = read(sample), max(map(len, sample))
-            kept = [of_tokens(result, longest) for result in results]  # all are padded
-            if sum(map(len, kept)) < sum(len(one.records) for one in results):
-                self.separate = "each text was read by itself, and measured where tokens attend"
-                results = [result for text in sample for result in read([text])]
-                kept = [*map(of_tokens, results, map(len, sample))]
-                if not any(kept) and self.positions:
-                    self.separate = "no attention is between tokens: places are other positions"
-                    kept = [list(one.records) for one in results]
-                paths = set.intersection(*({one.path for one in records} for records in kept))
-                kept = [[one for one in records if one.path in paths] for records in kept]
-                if not paths:
-                    raise InputError(
-                        f"No attention of {self.model.name} is between the tokens of a text. Draw "
-                        "its maps with heads, or measure its heads with survey."
-                    )
+            results, longest = read(sample), max(map(len, sample))  # all are padded
+            if len(of_tokens(results[0], longest)) == len(results[0].records):
+                return results
+            self.separate = "each text was read by itself, and measured where tokens attend"
+            results = [result for text in sample for result in read([text])]
+        kept = [*map(of_tokens, results, map(len, sample))]
+        if not any(kept) and self.positions:
+            self.separate = "no attention is between tokens: places are other positions"
+            kept = [list(one.records) for one in results]
+        if not (paths := set.intersection(*({one.path for one in own} for own in kept))):
+            raise InputError(
+                f"No attention of {self.model.name} is between the tokens of a text. Draw its maps "
+                "with heads, or measure its heads with survey."
+            )
         return [
-            replace(one, records=tuple(records), provenance=replace(one.provenance, text=None))
-            for one, records in zip(results, kept, strict=True)
+            replace(result, records=tuple(one for one in own if one.path in paths))
+            for result, own in zip(results, kept, strict=True)
         ]
 
 

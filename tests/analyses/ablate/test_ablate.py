@@ -381,7 +381,7 @@ def test_all_heads_of_another_text_give_its_prediction(family, tiny_model):
     expected = effects(before, after)
     assert expected[1] > 1e-3
     assert differ(measured(result)[0], expected) < 1e-10
-    with pytest.raises(InputError, match="is the text itself"):
+    with pytest.raises(InputError, match="is the same as the text"):
         attnviz.ablate(TEXT, patch=TEXT, model=model)
 
 
