@@ -282,15 +282,13 @@ class Visible:
         if mask is None and not any(first.query_axis.padding + first.key_axis.padding):
             every = torch.ones(len(records), max(m, n), dtype=torch.bool, device=device)
             return cls(None, every[:, :m], every[:, :n])
-        padding, unread = torch.zeros(2, len(records), max(m, n), dtype=torch.bool, device=device)
-        if any(first.query_axis.padding + first.key_axis.padding):
-            padding = torch.tensor([r.query_axis.padding for r in records], device=device)
-            unread = torch.tensor([r.key_axis.padding for r in records], device=device)
-        hidden = unread[:, None, None, :n].expand(-1, 1, m, n)
+        padding = torch.tensor([r.query_axis.padding for r in records], device=device)
+        unread = torch.tensor([r.key_axis.padding for r in records], device=device)
+        hidden = unread[:, None, None].expand(-1, 1, m, n)
         if mask is not None:
             low = torch.finfo(mask.dtype).min / 2
             hidden = hidden | (mask <= low).view(len(records), -1, m, n)
-        rows, read = ~padding[:, :m] & ~hidden.all(-1).any(1), ~hidden.all(-2).all(1)
+        rows, read = ~padding & ~hidden.all(-1).any(1), ~hidden.all(-2).all(1)
         if first.through_interface:
             read = torch.ones_like(read)
         if len(records) > 1:

@@ -92,13 +92,7 @@ def prove_streamed(
 
 
 class _SummaryComparison:
-    """The reduced maps of one attention beside our float64 weights, on the model's device.
-
-    The numbers of each query are compared in the sampled rows, and in at most 32 rows of one row of
-    cells; the pooled maps in that row of cells, in 4 cells at least; the weight that keys receive
-    in 8 columns. Over the whole map the pooled weights must have the same sums as those of the
-    queries and of the keys.
-    """
+    """The reduced maps of one attention beside our float64 weights, on the model's device."""
 
     def __init__(self, attention: ReducedAttention, marked: Tensor | None) -> None:
         self.record, self.summary, self.marked = attention.record, attention.summary, marked

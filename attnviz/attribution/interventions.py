@@ -357,11 +357,6 @@ class HeadRun:
         """Each head alone, by layer."""
         return [((m, n),) for m in range(len(self.mixes)) for n in range(self.heads)]
 
-    @property
-    def can_start(self) -> bool:
-        """Whether every attention is inside one of the blocks, which run in a row."""
-        return self.stored.in_a_row and all(block is not None for block, _ in self.mixes)
-
     def estimate(self, number: Tensor, replacement: Outputs) -> Tensor:
         """Return what a number () of the run loses without each head to first order, (L, H)."""
         mixed = [mix for _, mix in self.mixes]
@@ -405,7 +400,8 @@ class HeadRun:
                     f"0–{len(self.mixes) - 1} and heads 0–{self.heads - 1}."
                 )
         order = sorted(range(len(sets)), key=lambda index: min(sets[index]))
-        can_start = self.can_start
+        # Whether every attention is inside one of the blocks, which run in a row.
+        can_start = self.stored.in_a_row and all(block is not None for block, _ in self.mixes)
         if can_start:  # whether the last block alone gives what the whole model gives
             with self.stored.skip(len(self.stored.blocks) - 1, 1), gated(self.gate):
                 numbers, whole = target.outputs(1), self.numbers.detach()

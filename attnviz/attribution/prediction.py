@@ -156,7 +156,7 @@ class Choices:
         """Return the prediction of a choice, or of its difference from another, in a text."""
         module, rows, kind = self.model.module, self.rows, self.kind
         readout = Prediction(module, rows, choice, other, kind, log, stacks=reading.stacks)
-        return Target(self.model, reading.inputs, reading.special, readout, reading.sink)
+        return reading.target(self.model, readout)
 
     def top(self, count: int) -> list[int]:
         """Return the most probable tokens or classes, the first first."""

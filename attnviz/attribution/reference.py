@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attribution.target import Stacks, Target, base_of, token_ids, with_token_ids
+from attnviz.attribution.target import Readout, Stacks, Target, base_of, token_ids, with_token_ids
 from attnviz.capture.watch import model_errors
 from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
@@ -48,10 +48,9 @@ class Reading:
     stacks: Stacks  # of an encoder and a decoder
     source: Inputs  # the text as it was given
 
-    @property
-    def special(self) -> tuple[bool, ...]:
-        """Which tokens are special."""
-        return self.tokens.special
+    def target(self, model: Model, readout: Readout) -> Target:
+        """Return the text with what is read off the output."""
+        return Target(model, self.inputs, self.tokens.special, readout, self.sink)
 
     def until(self, end: int) -> Reading:
         """Return the reading of the first `end` tokens, which later ones do not change."""

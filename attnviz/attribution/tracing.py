@@ -250,8 +250,8 @@ def trace_run(
         starts[block] = hidden.detach().permute(order).requires_grad_()
         return starts[block].permute([order.index(n) for n in range(len(order))])
 
-    N, T = inputs["input_ids"].shape
     starting = changing_states([blocks_of(base)[0] for base in readout.bases], start_here)
+    N, T = inputs["input_ids"].shape
     with starting, torch.enable_grad(), readout.alone(), mode:
         end = readout(readout.module(**inputs)[0])
     return list(starts.values()), end

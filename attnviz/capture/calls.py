@@ -128,8 +128,10 @@ def watching_functions(
         return watched
 
     with functions_lock, ExitStack() as originals:
-        values = [value for owner in _owners(model) for value in vars(owner).values()]
-        for operator in set(filter(_is_operator, values)):
+        members = [value for owner in _owners(model) for value in vars(owner).values()]
+        classes: set[Any] = {value for value in members if isinstance(value, type)}
+        operators = [one for one in classes if issubclass(one, Function) and _is_own(one)]
+        for operator in (one for one in operators if "apply" not in vars(one)):
             operator.apply = wrap(_apply(operator))
             originals.callback(delattr, operator, "apply")
         for owner, name, function in functions_of(model):
@@ -147,11 +149,6 @@ def functions_of(model: nn.Module) -> list[tuple[Any, str, FunctionType]]:
         for name, function in vars(owner).items()
         if isinstance(function, FunctionType)
     ]
-
-
-def _is_operator(value: object) -> bool:
-    is_operator = isinstance(value, type) and issubclass(value, Function) and _is_own(value)
-    return is_operator and "apply" not in vars(value)
 
 
 def _apply(function: Any) -> Any:

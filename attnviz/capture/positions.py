@@ -3,10 +3,6 @@
 The path of a module gives its stack; the number of positions gives the input. Nothing in the
 weights of a map shows whether its labels stand at the right rows. So the content of some positions
 is changed, and the keys of the attentions tell which row moved.
-
-By default all positions are changed in a few runs: each in half of them, and no two in the same
-half. The runs in which a key moves name its position. Attention mixes positions, so each of these
-runs goes on with the attention of the unchanged one, and the keys of later layers tell as much.
 """
 
 from __future__ import annotations
@@ -196,9 +192,10 @@ def change_by_code(
 ) -> list[MovedKeys]:
     """Change all positions of each of N inputs by a code, and return how far the keys moved.
 
-    Each position is changed in half of R runs, in a half of its own: R is 6 for 20 positions, and
-    12 for 900. The runs are rows of a single batch. Each goes on with the attention of the
-    unchanged row, up to the last attention; of a long input, only to the first.
+    Each position is changed in half of R runs, in a half of its own, which names it: R is 6 for 20
+    positions, and 12 for 900. The runs are rows of a single batch. Attention mixes positions, so
+    each goes on with that of the unchanged row, up to the last attention; of a long input, only to
+    the first.
 
     Raises
     ------

@@ -101,7 +101,6 @@ class Recorder(ModuleWatcher):
         path = self.paths[args.module]
         is_text = args.query.dim() == 4 and len(args.query) == self.texts
         is_added = args.mask is None or args.mask.is_floating_point()
-        # Otherwise the arguments do not describe the attention, and its operators are traced.
         if not (is_text and is_added) or args.arguments.get("indices") is not None:
             if not self._is_traced:  # among its operators
                 self.unreadable.append((path, "its arguments do not describe it"))

@@ -105,8 +105,8 @@ def judge(
     sources = _words(reading)[:-1]
     if len(sources) < FEWEST:
         return None
-    target = Target(model, reading.inputs, reading.special, readout, reading.sink)
-    gate = gate_of(reading.special, sink=reading.sink)
+    target = reading.target(model, readout)
+    gate = gate_of(target.special, sink=reading.sink)
     with restoring(model.module):
         pair = make_reference(target, "gate", reading).inputs
         split = decompose(readout, pair, direction=direction, gate=gate)

@@ -174,7 +174,7 @@ def test_batched_ablations_equal_whole_runs_one_by_one(family, how, tiny_model, 
     score = make_score(tiny_model(family), special=1)
     with restoring(score.model.module):
         run = module_under_test.HeadRun.of(score)
-        assert run.can_start == (family != "albert")
+        assert run.stored.in_a_row == (family != "albert")
         replacement = module_under_test.replace_outputs(run, how)
         whole = value(score)
         expected = []

@@ -44,7 +44,7 @@ from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
-from attnviz.attribution.target import Readout, Target, base_of, copies_of, unembedding_of
+from attnviz.attribution.target import Readout, base_of, copies_of, unembedding_of
 from attnviz.attribution.tracing import StoredRun, tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
@@ -340,7 +340,7 @@ def _effects(model: Model, texts: Sequence[CorpusText]) -> Tensor:
         if not is_causal(model, reading.inputs):
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
-        sites.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
+        sites.append(reading.target(model, readout))
     if not sites:
         raise ModelError("no text of the sample can be read whole and has a next token")
     before, after = measure_without(sites)

@@ -35,7 +35,7 @@ from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AnalysisCheck
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.axis import TokenGroups, is_content, locate_known, token_groups
+from attnviz.results.axis import is_content, locate_known, token_groups
 from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
@@ -225,7 +225,7 @@ def read_word(
     reading = read(model, text, truncate=truncate)
     rows = reading.groups.positions[locate_known(word, reading.groups, reading.tokens)]
     readout = Readout.word(model.module, rows)
-    return reading, Target(model, reading.inputs, reading.special, readout, reading.sink)
+    return reading, reading.target(model, readout)
 
 
 @dataclass(frozen=True, eq=False)

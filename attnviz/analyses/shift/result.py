@@ -156,11 +156,6 @@ class ShiftResult(WordResult):
         return len(self.entries) != 1 or self.entries == [self.at]
 
     @property
-    def contributions(self) -> tuple[str, Tensor]:
-        """What is ranked by word: over all paths, or directly, (W,), with its name."""
-        return ("all paths", self.credit) if self.is_all_paths else ("direct parts", self.direct)
-
-    @property
     def consensus(self) -> Tensor | None:
         """The mean of all interventions, scaled to their mean deviation, (W,). None for one."""
         return consensus(self.causal, self.sources) if len(self.causal) > 1 else None

@@ -383,7 +383,7 @@ def _find_answers(model: Model, texts: Sequence[ProbeText]) -> list[Target]:
     for text in texts:
         reading = read(model, text.text)
         ids = reading.inputs["input_ids"][0].tolist()
-        answers = Answers.find(model, text, ids, reading.special)
+        answers = Answers.find(model, text, ids, reading.tokens.special)
         readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
-        targets.append(Target(model, reading.inputs, reading.special, readout, reading.sink))
+        targets.append(reading.target(model, readout))
     return targets

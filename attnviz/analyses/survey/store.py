@@ -61,16 +61,12 @@ class Folder:
                 f"{self.path} holds a survey. Continue it with --resume (resume=True), replace it "
                 "with --force (force=True), or choose another folder."
             )
+        content: Any = {**self.about}
         if manifest.exists() or any(parts.iterdir()):
-            self._check_manifest(manifest)
-        with atomic(manifest) as temporary:
-            temporary.write_text(json.dumps(dict(self.about), indent=1), encoding="utf-8")
-
-    def _check_manifest(self, manifest: Path) -> None:
-        try:
-            content = json.loads(manifest.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError):
-            content = None
+            try:
+                content = json.loads(manifest.read_text("utf-8"))
+            except (OSError, ValueError, RecursionError):
+                content = None
         if not isinstance(content, dict):
             raise InputError(
                 f"{self.path} holds other parts and no valid {_MANIFEST}. Choose another folder."
@@ -81,6 +77,8 @@ class Folder:
                     f"{self.path} holds a survey whose {name} is {content.get(name)}, not "
                     f"{value}. Choose another folder."
                 )
+        with atomic(manifest) as temporary:
+            temporary.write_text(json.dumps(dict(self.about), indent=1), encoding="utf-8")
 
     def has(self, number: int, texts: Sequence[CorpusText]) -> bool:
         """Whether a part is there, undamaged; raise InputError if it is of other texts."""

@@ -173,8 +173,12 @@ def partial_split(score: Score) -> Tensor:
     Sources: DeepLIFT multipliers (Shrikumar et al. 2017, arXiv:1704.02685), averaged over partial
     texts as in Shapley values (Lundberg & Lee 2017, arXiv:1705.07874).
     """
+    records, ranked = score.result.records, score.ranked
+    tokens = records[0].query_axis
+    if score.readout.stacks:
+        tokens = join_axes(tokens, records[-1].query_axis)
+    parts = divide([word for word in token_groups(tokens).positions if ranked.issuperset(word)])
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
-    parts = divide(_hidden_words(score))
     size = max(1, batch_size(score.ids) // 2)
     for start in range(0, len(parts), size):
         batch = parts[start : start + size]
@@ -188,15 +192,6 @@ def divide(words: Sequence[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     """Return the words of each part, in each division."""
     parts = [list(words[start::count]) for count in DIVISIONS for start in range(count)]
     return [part for part in parts if part]
-
-
-def _hidden_words(score: Score) -> list[tuple[int, ...]]:
-    """Return the positions of each word that is neither explained nor kept by every reference."""
-    records = score.result.records
-    tokens = records[0].query_axis
-    if score.readout.stacks:
-        tokens = join_axes(tokens, records[-1].query_axis)
-    return [one for one in token_groups(tokens).positions if score.ranked.issuperset(one)]
 
 
 @method("ensemble")

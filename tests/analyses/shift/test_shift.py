@@ -476,7 +476,7 @@ def test_of_two_differences_no_word_is_named_as_a_cause(shift):
     )
     starts = f"{printed(rich)} starts at “rich” and {printed(cash)} starts at “cash”."
     assert starts in pair.conclusion()
-    assert pair.contributions[0] == "all paths"
+    assert pair.is_all_paths
 
 
 def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
@@ -507,9 +507,8 @@ def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
         )
     )
     assert pair.about()["replaced"] == {"cash": "mud"}
-    name, bars = pair.contributions
-    assert name == "direct parts"
-    assert_close(bars, direct * pair.decomposition.total)
+    assert not pair.is_all_paths
+    assert_close(pair.direct, direct * pair.decomposition.total)
     console = Console(width=1000)
     with console.capture() as capture:
         console.print(pair)
@@ -540,7 +539,7 @@ def test_a_pair_of_the_word_itself_has_what_it_starts_with(shift):
     own = pair.decomposition.start / pair.decomposition.total
     assert pair.headline == f"{own:.0%} of what parts “bank” from “river” is in the words alone"
     assert f", besides {printed(own)} that it starts with." in pair.conclusion()
-    assert pair.contributions[0] == "all paths"
+    assert pair.is_all_paths
 
 
 @pytest.mark.pairs(each=1)
