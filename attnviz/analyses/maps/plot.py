@@ -596,7 +596,8 @@ def _draw_sentences(
     shares = belongs @ drawn.weights.float().nan_to_num(0.0) @ belongs.T
     shares /= shares.sum(-1, keepdim=True)
     end = page.subtitle(left, top, "Where the words of each sentence look", right - left)
-    end = page.paragraph(left, end, "Rows look at columns, in %.", right - left) + 0.18  # inches
+    says = "Rows look at columns: % of their weight."
+    end = page.paragraph(left, end, says, right - left) + 0.18  # inches
     ruler, longest = page.ruler, 0.4 * (right - left)
     texts = [" ".join(itertools.compress(drawn.rows, one)) for one in belongs.tolist()]
     names = [f"{n} {literal(text)}" for n, text in enumerate(texts, 1)]

@@ -174,6 +174,7 @@ def map_rows(facts, said):
 
 
 MAPS.words("The strongest links between words: a dashed box looks at a solid one.")
+MAPS.words("Where the words of each sentence look", "Rows look at columns: % of their weight.")
 
 
 @MAPS.sentence("<share> between words")
