@@ -41,7 +41,7 @@ early = float(by_layer[0][:onset].mean())
 assert special > 2 * left
 
 with attnviz.plot.style():
-    title = "Heads rest on what comes first, whatever it is"
+    title = f"From layer {onset} on, heads rest on what comes first, whatever it is"
     fig, ax = panels(title, ("a", (1,), (1,), 0.38), ("a", (1,), (1,), 0.75))
     names = "the first word", "a start token", "the first word, after a start token"
     places = (6, 0.1), (6, -0.13), (21, 0.125)
