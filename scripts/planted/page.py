@@ -68,6 +68,10 @@ fault, if no number shows the fault, if attnviz no longer compares a stage, or i
 ## Summary
 """
 REASONS = {
+    "wrong rotary base": (
+        "In the code of all layers of a model. Then the projections give the queries of no layer, "
+        "so the verdict says that queries and keys are not compared. The weights are the model's."
+    ),
     "labels shifted by one": "The labels of patches follow from the size of the image.",
     "scale of one head 1 % off": (
         "One head of a short text in bfloat16 has too few numbers to tell this from rounding."
@@ -84,7 +88,7 @@ def page(results: dict[Case, Result]) -> str:
             **dict(zip(("attnviz", "cosine", "close", "flash"), RULES, strict=True)),
         ),
         summary(results),
-        "\n## What attnviz misses\n",
+        "\n## What attnviz does not catch\n",
         missed(results),
         "\n## By model\n",
         by_place(results),
