@@ -42,7 +42,8 @@ _SIZE, _LINE = 8.0, 14.5 / 72  # points; inches of a line
 _PAD, _BESIDE = 0.3 * MM, 1.0 * MM  # around a word on its color, and beside one in a box
 _READABLE = 4.5  # the least contrast of a word and its color (WCAG 2)
 _CAP = 5.2 / 72  # inches of a capital letter, in a paragraph
-_ENDS = frozenset(".!?")  # of sentences
+_ENDS, _QUOTES = frozenset(".!?"), "\"'”’)]"  # of sentences, and what may follow them
+_TITLES = frozenset(("Dr", "Mr", "Mrs", "Ms", "Prof", "St", "vs", "dr", "mr", "mrs", "ms", "prof"))
 _HEAD = 1.5 * MM  # the height of an arrow's head
 _APART = 1.3 * MM  # between the arcs that end at one word
 _CURVE = [Path.MOVETO, *[Path.CURVE4] * 3]
@@ -315,12 +316,23 @@ class Arcs:
 
 
 def sentences_of(drawn: OneMap) -> list[int]:
-    """Return the number of the sentence of each word, -1 of special tokens."""
-    numbers, number = [], 0
+    """Return the number of the sentence of each word, -1 of special tokens.
+
+    Special tokens end a sentence, and so does the prompt. A point does not behind an initial or a
+    title, as in "Dr. Smith".
+    """
+    numbers, number, begins, before = [], 0, False, ""
     for n, word in enumerate(drawn.rows):
-        is_special = any(drawn.special_rows[n : n + 1])
-        numbers.append(-1 if is_special else number)
-        number += word in _ENDS and not is_special
+        if any(drawn.special_rows[n : n + 1]):
+            numbers.append(-1)
+            begins = max(numbers) >= 0
+            continue
+        number += (begins and is_word(word)) or n == drawn.generated_from
+        begins &= not is_word(word)
+        numbers.append(number)
+        is_short = len(before) == 1 or "." in before or before in _TITLES
+        begins |= word.strip(_QUOTES)[-1:] in _ENDS and not (is_short and word[:1] == ".")
+        before = word if is_word(word) else before
     return numbers
 
 
@@ -349,7 +361,7 @@ def draw_paragraph(
     """Write a text sentence by sentence, with links from dashed to solid boxes; return its end."""
     step, points = (6.6 if page.width > WIDE else 5.6) * MM, TEXT_SIZE - page.smaller
     linked, numbers = {word for link in links for word in link[:2]}, sentences_of(drawn)
-    words = [Word(word, is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
+    words = [Word(spelled(word), is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
     find_blanks(words, drawn.provenance)
     shown = [n for n, number in enumerate(numbers) if number >= 0]
     for before, n in itertools.pairwise(shown):

@@ -198,7 +198,7 @@ class WeightScale:
             low, high = (float(end or 0.0) for end in (bar.norm.vmin, bar.norm.vmax))  # type: ignore[arg-type]
             what = "on gray words" if " and " in name else name.replace("of ", "on ")
             most = signed(high) if low < 0 else f"{high:.0%} {what or 'of the weight'}"
-            least = signed(low) if low < 0 else f"{low:.0%}" if low else "0"
+            least = signed(low) if low < 0 else f"{100 * low:.1g}%" if low else "0"
             ends += [(least, bar, most)] if high > 1e-9 else []
         return ends
 

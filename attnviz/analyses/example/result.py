@@ -119,7 +119,7 @@ class ReplayedStage(Savable):
         follows, nearly = exactly, exactly
         if self.from_printed_follows is not None and self.from_printed_exactly is not None:
             follows, nearly = self.from_printed_follows, self.from_printed_exactly
-        cases = [~follows.numpy(), ~exactly.numpy(), ~nearly.numpy()]
+        cases = [(~follows & ~exactly).numpy(), ~exactly.numpy(), (follows & ~nearly).numpy()]
         return np.select(cases, STATES[:3], EXACT)
 
     @property
@@ -238,9 +238,10 @@ class ExampleResult(Result):
         if len(states) == 1 and not n["from_inputs"]:
             source = self.given[0].key if len(self.given) == 1 else "inputs"
             return f"None of the {checked} printed {begin[0][0]} follows from the {source}"
-        wrong = [f"{count} of {size} {noun}" for noun, count, size in begin if count]
-        inherit = sum(np.count_nonzero(of == INHERITED) for _, of in states)
-        more = f"; {inherit} more inherit the errors" if inherit else ""
+        if not (wrong := [f"{count} of {size} {noun}" for noun, count, size in begin if count]):
+            return f"All {checked} printed numbers follow from those before them"
+        inherit = sum(int((of == INHERITED).sum()) for _, of in states)
+        more = f"; {inherit} more inherit{'s' * (inherit == 1)} the errors" if inherit else ""
         is_one = [count for _, count, _ in begin if count] == [1]
         return f"{joined(wrong)} {'is' if is_one else 'are'} wrong{more}"
 

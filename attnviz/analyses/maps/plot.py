@@ -38,7 +38,6 @@ from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 from attnviz.results import AttentionResult, AxisGeometry, Special
 from attnviz.results.text import literal, source
 
-_PAD = 0.08  # inches between a label and its cells
 _LABEL = 0.18  # inches of the name of an axis
 _LONGEST = 0.3  # share of the width for the labels of rows at most
 _LARGEST_CELL = 0.46  # inches of a cell beside others
@@ -593,25 +592,20 @@ def _draw_sentences(
         for start in starts:
             draw_line(start, color=theme().gray, linewidth=0.4)
     belongs = (torch.tensor(numbers) == torch.arange(count)[:, None]).float()
-    shares = belongs @ drawn.weights.float().nan_to_num(0.0) @ belongs.T
+    between = drawn.weights.float().nan_to_num(0.0) * ~WeightScale.of(drawn).uninformative
+    shares = belongs @ between @ belongs.T
     shares /= shares.sum(-1, keepdim=True)
     end = page.subtitle(left, top, "Where the words of each sentence look", right - left)
-    says = "Rows look at columns: % of their weight."
+    says = "Rows look at columns: % of the weight between words."
     end = page.paragraph(left, end, says, right - left) + 0.18  # inches
-    ruler, longest = page.ruler, 0.4 * (right - left)
-    texts = [" ".join(itertools.compress(drawn.rows, one)) for one in belongs.tolist()]
-    names = [f"{n} {literal(text)}" for n, text in enumerate(texts, 1)]
-    names = [ruler.clip(name, longest, SMALL_SIZE) for name in names]
-    indent = ruler.widest(names, SMALL_SIZE) + _PAD
-    side = min(10 * MM, (right - left - indent) / count)
-    panel = page.axes(left + indent, end, side * count, side * count)
+    side = min(10 * MM, (right - left - style.AXIS_ROOM) / count)
+    panel = page.axes(left + style.AXIS_ROOM, end, side * count, side * count)
     norm = Normalize(0, float(shares.nan_to_num(0.0).max()))
     mesh = cells.draw_cells(panel, shares, theme().weights, norm)
     cells.write_numbers(panel, mesh, shares, lambda one: f"{100 * one:.0f}", shown=shares >= 0.005)
-    middles = np.arange(count) + 0.5
-    panel.set_yticks(middles, names, fontsize=SMALL_SIZE, parse_math=False)
-    panel.set_xticks(middles, [f"{n}" for n in range(1, count + 1)], fontsize=SMALL_SIZE)
-    panel.tick_params(length=0, labelbottom=False, labeltop=True)
+    for axis in (panel.xaxis, panel.yaxis):
+        cells.number_axis(axis, range(1, count + 1), side)
+    panel.xaxis.tick_top()
     return end + side * count
 
 

@@ -174,7 +174,10 @@ def map_rows(facts, said):
 
 
 MAPS.words("The strongest links between words: a dashed box looks at a solid one.")
-MAPS.words("Where the words of each sentence look", "Rows look at columns: % of their weight.")
+MAPS.words(
+    "Where the words of each sentence look",
+    "Rows look at columns: % of the weight between words.",
+)
 
 
 @MAPS.sentence("<share> between words")
@@ -193,8 +196,11 @@ def map_only_scale(facts, said):
 def end_of_scale(facts, cells, said):
     """Return the largest weight of some cells; of an overview it is that of all heads."""
     weights = np.asarray(facts.weights, float)
-    own, shown = weights[..., cells].max(), float(said["share"].rstrip("%")) / 100
-    return own if weights.ndim > 2 else OneOf([own, max(own, shown)])
+    ends = [weights[..., cells].max()]
+    if weights.ndim == 2 and hasattr(facts, "overview"):
+        every = np.asarray(facts.overview, float)  # of all words, where the map has some
+        ends.append((every[..., cells] if every.shape[-2:] == cells.shape else every).max())
+    return OneOf(ends)
 
 
 @MAPS.sentence("<share> on <what:special tokens|the first word>")
