@@ -49,7 +49,6 @@ class Positions:
         """Return the positions of one axis, whose token ids are not known."""
         special = torch.tensor([axis.special], device=device)
         none = torch.zeros_like(special)
-        ids = torch.arange(len(axis), device=device)[None] - (len(axis) << 32)  # of no token
         known: Sequence[tuple[float, ...] | None] | None = axis.patches
         if axis.seconds is not None:
             known = [None if second is None else (second,) for second in axis.seconds]
@@ -58,7 +57,7 @@ class Positions:
             nowhere = (math.nan,) * (2 if axis.seconds is None else 1)
             entries = [nowhere if one is None else one for one in known]
             places = torch.tensor([entries], dtype=torch.float, device=device)
-        return cls(ids, ~none, special, none, places=places)
+        return cls(none.long(), ~none, special, none, places=places)
 
     def __getitem__(self, texts: slice) -> Positions:
         """Return the positions of some of the texts."""

@@ -47,8 +47,8 @@ stripes, shuffled = (float(mean[is_stripe].sum() / cells) for mean in means)
 assert abs(shuffled - stripes) < stripes / 5
 
 fig = attnviz.plot.heatmap(result, layer=layer, head=head, overview=True, caption="none").figure
-label = "Both stripes at the right stay if\nthe words are shuffled: they come\nfrom the positions, not the words"
-fig.text(0.655, 0.15, label, fontsize=7)
+label = "Both stripes at the right stay if\nthe words are shuffled: they come\n"
+fig.text(0.655, 0.15, f"{label}from the positions, not the words", fontsize=7)
 text = f"The first {tokens} tokens of this project's license, read by all-MiniLM-L6-v2"
 scale = f"each cell joins {cell} × {cell} weights, on a logarithmic scale"
 fig = attnviz.plot.add_caption(fig, text=(text, scale), agreement=result.agreement)

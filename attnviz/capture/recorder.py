@@ -99,9 +99,7 @@ class Recorder(ModuleWatcher):
     def on_call(self, args: AttentionCallArgs) -> Any:
         """Call the model's own attention function, and record its arguments."""
         path = self.paths[args.module]
-        is_text = args.query.dim() == 4 and len(args.query) == self.texts
-        is_added = args.mask is None or args.mask.is_floating_point()
-        if not (is_text and is_added) or args.arguments.get("indices") is not None:
+        if not _can_read(args, self.texts):
             if not self._is_traced:  # among its operators
                 self.unreadable.append((path, "its arguments do not describe it"))
             return args.call()
@@ -217,6 +215,13 @@ class Recorder(ModuleWatcher):
             return None, None
         # Patches may lie in rows and columns; some models multiply window by window.
         return merged.reshape(heads.shape).transpose(1, 2), output.reshape(texts, queries, -1)
+
+
+def _can_read(args: AttentionCallArgs, texts: int) -> bool:
+    """Whether the arguments describe the attention; otherwise its operators are traced."""
+    is_added = args.mask is None or args.mask.is_floating_point()
+    is_text = args.query.dim() == 4 and len(args.query) == texts
+    return is_text and is_added and args.arguments.get("indices") is None
 
 
 def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attention | None:

@@ -158,7 +158,7 @@ def quantized(tokenizer):
 
 
 CANNOT = {
-    "quantized": (quantized, "have no gradients.*as it was before it was quantized"),
+    "quantized": (quantized, "without gradients.*or one not quantized"),
     "labels of tokens": (
         lambda tokenizer: classifier(tokenizer, "BertForTokenClassification", num_labels=5),
         "labels each token",

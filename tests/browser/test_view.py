@@ -462,7 +462,7 @@ def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved,
             reader.control("save-svg").click()
         svg = ET.fromstring(started.value.path().read_text("utf-8"))
         (line,) = svg.findall("{http://www.w3.org/2000/svg}path")
-        red, _, blue = map(int, re.findall(r"\d+", line.get("stroke")))
+        red, _, blue = bytes.fromhex(line.get("stroke")[1:])
         assert (red > blue) == (sign > 0)
         reader.page.keyboard.press("Escape")
         reader.settle()

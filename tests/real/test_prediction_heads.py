@@ -36,7 +36,7 @@ def paris(smollm2):
     row = text.inputs["input_ids"].shape[1] - 1
     readout = LogitDifference(smollm2.module, (row,), tokens[0][0], tokens[1][0])
     return Score(
-        smollm2, text.inputs, text.special, readout, text.sink,
+        smollm2, text.inputs, text.tokens.special, readout, text.sink,
         direction=torch.ones(1), result=text.result, gate=None,
     )  # fmt: skip
 

@@ -218,7 +218,9 @@ class HeadStatistics:
             if not self.separate:
                 return on_attention(attention, tokens, None)
             for count in (sizes := (attention.query.shape[2], attention.key.shape[2])):
-                known.setdefault(count, Positions.of(Axis.numbered(count), tokens.ids.device))
+                ids = torch.arange(count, device=tokens.ids.device) - (count << 32)  # of no token
+                numbered = replace(Positions.of(Axis.numbered(count), ids.device), ids=ids[None])
+                known.setdefault(count, numbered)
             queries, keys = (known[count] for count in sizes)
             return on_attention(attention, queries, None if queries is keys else keys)
 

@@ -281,7 +281,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
         ("bnak", None, "There are no bundled sentences for 'bnak', only for bank, check, apple"),
         ("", None, "The word is empty"),
         ("bank", {"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
-        ("bank", {}, "are needed, not 0. Add --sentences"),
+        ("bank", {}, "are needed, not 0. Add another one: --sentences"),
         (
             "bank",
             {"river": RIVER, "money": MONEY[:1]},
