@@ -28,7 +28,6 @@ _UNIT = "units of the hidden state"
 # Inches.
 _GAP = 0.22  # between panels
 _DOTTED = 12  # states at most that have a dot
-_LINES = 12  # of the text at most
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
 _LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
@@ -124,7 +123,7 @@ def _write_text(page: Page, result: ShiftResult, top: float) -> float:
         for n, word in enumerate(result.words)
     ]  # fmt: skip
     find_blanks(words, result.provenance)
-    return draw_words(page, [*itertools.compress(words, ~np.array(result.special))], top, _LINES)
+    return draw_words(page, [*itertools.compress(words, ~np.array(result.special))], top, most=12)
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,8 @@ def arrange(
     outputs = [use.output() for use in compared]
     known_outputs = [output[:, :, :m] for output in outputs if output is not None]
     query = queries.vectors[q_row[:, :, :m].clamp(min=0)].flatten(3)  # of all kinds, side by side
-    numbers = torch.arange(kinds, device=kind.device)
-    is_of = (kind.clamp(min=0).unsqueeze(-1) == numbers).to(query.dtype).unsqueeze(-1)
-    key = (is_of * keys.vectors[k_row.clamp(min=0)].unsqueeze(3)).flatten(3)
+    is_of = kind.clamp(min=0).unsqueeze(-1) == torch.arange(kinds, device=kind.device)
+    key = (is_of.unsqueeze(-1) * keys.vectors[k_row.clamp(min=0)].unsqueeze(3)).flatten(3)
     query, key, scale = _fold(terms.factor, hidden, query, key)
     offset = torch.where(hidden, 0.0, terms.offset)
     bias = offset.to(query.dtype)
