@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 162
-LINES = 44_772
+LINES = 44_767
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -167,11 +167,8 @@ class AblationResult(Result):
         count = len(self.texts)
         mean = "on average " if count > 1 else ""
         subject = f"{self.subject[0].upper()}{self.subject[1:]}"
-        doubt = (
-            ""
-            if self.is_certain[first] or not self.is_tested
-            else f", but not for certain ({count} texts)"
-        )
+        is_sure = self.is_certain[first] or not self.is_tested
+        doubt = "" if is_sure else f", but not for certain ({count} texts)"
         if self.quantity == "vector":
             return f"{subject} moves {mean}by {lost:.0%} of its length {condition}{doubt}"
         verb = "falls" if lost >= 0 else "rises"

@@ -106,7 +106,7 @@ def _slots(rows: Sequence[Sequence[Matrix]], room: float) -> _Slots:
 
 
 def _draw_given(page: Page, row: Sequence[Matrix], cell: float, top: float) -> float:
-    """Draw matrices beside each other, as many as fit on a line; return the lower edge."""
+    """Draw matrices side by side, in as many lines as needed; return the lower edge."""
     left, below = page.left, top
     for matrix in row:
         size = min(cell, (page.room - _LABEL) / len(matrix.columns))

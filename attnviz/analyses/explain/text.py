@@ -72,11 +72,9 @@ def text(
             refuse_given("it is a word of a map. Leave it out.", query=query)
             title, says, words, bars = of_words(result, measured)
             parts.insert(1, f"compared with {result.reference}")
-        points = style.TITLE_SIZE - 2 * page.smaller
-        top = page.subtitle(page.left, style.MARGIN, title, page.room, points=points) + 0.02
-        top = (
-            page.paragraph(page.left, top, says, page.room, points=SMALL_SIZE - page.smaller) + GAP
-        )
+        large, small = style.TITLE_SIZE - 2 * page.smaller, SMALL_SIZE - page.smaller
+        top = page.subtitle(page.left, style.MARGIN, title, page.room, points=large) + 0.02
+        top = page.paragraph(page.left, top, says, page.room, points=small) + GAP
         place = page.left, page.right
         end = draw_scales(page, bars, place, draw_words(page, words, top) + GAP)
         return page.finish(end + CAPTION_GAP, parts, result.checked_agreement)

@@ -948,8 +948,8 @@ def wordnet_both(facts, said):
 
 
 @WORDNET.sentence(
-    "Of the vectors of all <all> layers the intervals of <above> are, about as many as expected by "
-    "chance."
+    "Of the <all> intervals for vectors of single layers, <above> are above 0, about as many as "
+    "chance gives."
 )
 def wordnet_above(facts, said):
     """The intervals are those of the table: another resample may move them by .01."""

@@ -76,7 +76,7 @@ export function word(text: string, x: number, y: number, size: number, name = ""
   return svg("text", { class: name, x, y: y + 0.36 * size, "font-size": size, "text-anchor": anchor }, text);
 }
 
-/** Label the layers on the axis: as many as fit, and always `claimed`. `below` holds more lines for each state. */
+/** Label as many layers as fit on the axis, and always `claimed`. `below` holds further lines of each label. */
 export function layers(xs: number[], top: number, size: number, claimed: number | null = null, below: string[][] = []): SVGElement[] {
   const last = xs.length - 1;
   const lines = (n: number) => [stateName(n, last, false), ...below.map((row) => row[n])];
