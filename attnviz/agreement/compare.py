@@ -124,7 +124,7 @@ def prove_all(records: Sequence[AttentionRecord], references: Sequence[Reference
         for record, reference in pairs
         if not isinstance(reference, LinearReference)
     ]
-    proofs = iter(_prove(softmax))
+    proofs = iter(prove_each(softmax))
     return [
         prove_linear(record, reference)
         if isinstance(record, LinearAttention) and isinstance(reference, LinearReference)
@@ -135,19 +135,24 @@ def prove_all(records: Sequence[AttentionRecord], references: Sequence[Reference
 
 def prove(record: AttentionRecord, expected: Values) -> Proof:
     """Compare a record with the model's own values, and check that the canary is caught."""
-    return _prove([(record, expected)])[0]
+    return prove_each([(record, expected)])[0]
 
 
-def _prove(pairs: Sequence[tuple[AttentionRecord, Values]]) -> list[Proof]:
+def prove_each(pairs: Sequence[tuple[AttentionRecord, Values]]) -> list[Proof]:
+    """Return what `prove` returns for each attention; those of one form are measured together."""
     checks, caught = _compare(pairs)
-    proofs = []
-    for (record, expected), of_one, is_caught in zip(pairs, checks, caught, strict=True):
-        # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
-        canary = replace(record, scale=record.scale * CANARY, projection=None, input=None)
-        unproven = not is_caught and all(check.passed for check in compare(canary, expected))
-        left_out = stages_not_compared(record, of_one)
-        proofs.append(Proof(record.place, of_one, left_out, unproven))
-    return proofs
+    # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
+    missed = {
+        n: (replace(record, scale=record.scale * CANARY, projection=None, input=None), expected)
+        for n, (record, expected) in enumerate(pairs)
+        if not caught[n]
+    }
+    others = zip(missed, compare_each([*missed.values()]), strict=True)
+    unproven = {n for n, of_one in others if all(check.passed for check in of_one)}
+    return [
+        Proof(record.place, of_one, stages_not_compared(record, of_one), n in unproven)
+        for n, ((record, _), of_one) in enumerate(zip(pairs, checks, strict=True))
+    ]
 
 
 def prove_linear(record: LinearAttention, reference: LinearReference) -> Proof:
@@ -181,7 +186,14 @@ def model_values(record: AttentionRecord, reference: Reference) -> Values:
 
 def compare(record: AttentionRecord, expected: Values) -> tuple[StageCheck, ...]:
     """Compare each stage for which the model's own value is known."""
-    return _compare([(record, expected)])[0][0]
+    return compare_each([(record, expected)])[0]
+
+
+def compare_each(
+    pairs: Sequence[tuple[AttentionRecord, Values]],
+) -> list[tuple[StageCheck, ...]]:
+    """Return what `compare` returns for each attention; those of one form are together."""
+    return _compare(pairs)[0]
 
 
 def _compare(
@@ -191,7 +203,7 @@ def _compare(
     of_form: dict[object, list[int]] = {}
     for n, (record, expected) in enumerate(pairs):
         if expected:
-            of_form.setdefault(_form(record, expected), []).append(n)
+            of_form.setdefault(form(record, expected), []).append(n)
     measured: list[Measured] = []
     for numbers in of_form.values():
         # The texts of one module stand side by side.
@@ -219,7 +231,7 @@ def _limit(record: AttentionRecord) -> int:
     return max(_AT_ONCE, memory // 4 // _BYTES)
 
 
-def _form(record: AttentionRecord, expected: Values) -> object:
+def form(record: AttentionRecord, expected: Values) -> object:
     """Return what attentions that are measured together have in common."""
     own = {"path", "call", "layer", "stack", "query_axis", "key_axis", "projection", "rotation"}
     values = {name: value for name, value in vars(record).items() if name not in own} | expected
@@ -233,12 +245,13 @@ def _form(record: AttentionRecord, expected: Values) -> object:
     return (type(record), *expected, *plain, *unlike, str(known), is_padded)
 
 
-def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
+def join(records: Sequence[AttentionRecord]) -> AttentionRecord:
+    """Return one attention with the heads of all, which are of one form."""
     first = records[0]
     if len(records) == 1:
         return first
 
-    def join(name: str) -> Tensor | None:
+    def joined(name: str) -> Tensor | None:
         terms = [getattr(record, name) for record in records]
         if terms[0] is None:
             return None
@@ -246,8 +259,8 @@ def _join(records: Sequence[AttentionRecord]) -> AttentionRecord:
             terms = [term.expand(first.heads, *term.shape[1:]) for term in terms]
         return torch.cat(terms)
 
-    joined: dict[str, Any] = {name: join(name) for name in (*_PROJECTED, *_TERMS)}
-    return replace(first, projection=None, input=None, key_input=None, **joined)
+    of_all: dict[str, Any] = {name: joined(name) for name in (*_PROJECTED, *_TERMS)}
+    return replace(first, projection=None, input=None, key_input=None, **of_all)
 
 
 def _of_heads(record: AttentionRecord, heads: slice) -> AttentionRecord:
@@ -320,9 +333,9 @@ def _measure(
     numbers: Sequence[int], records: Sequence[AttentionRecord], expected: Sequence[Values]
 ) -> list[Measured]:
     """Measure the known stages of attentions of one form; wait for no number."""
-    joined, count, measured = _join(records), len(records), []
+    joined, count, measured = join(records), len(records), []
     fine, coarse = dtypes(joined)
-    values = {stage: _cat(of_one[stage] for of_one in expected) for stage in expected[0]}
+    values = {stage: cat(of_one[stage] for of_one in expected) for stage in expected[0]}
     visible = Visible.of(records, joined.mask)
 
     def add(
@@ -340,7 +353,7 @@ def _measure(
     projected = max({coarse, *weights} & PRECISIONS.keys(), key=lambda one: PRECISIONS[one].eps)
     ours, run = (project_all(records, dtype, known) for dtype in (torch.float64, projected))
     for stage in (stage for stage in known if stage in ours[0]):
-        x, y, z = (_cat(of_one[stage] for of_one in side) for side in (ours, expected, run))
+        x, y, z = (cat(of_one[stage] for of_one in side) for side in (ours, expected, run))
         found = _measure_vectors(x, y, z, visible.ignored(stage, len(x)))
         parts: list[tuple[HeadProjection, Any]] = [
             (getattr(record.projection, stage), source(record, stage)) for record in records
@@ -390,7 +403,7 @@ def _measure(
     return measured
 
 
-def _cat(parts: Iterable[Tensor], dim: int = 0) -> Tensor:
+def cat(parts: Iterable[Tensor], dim: int = 0) -> Tensor:
     """Join tensors; one alone is not copied."""
     first, *others = parts
     return torch.cat([first, *others], dim) if others else first
@@ -468,7 +481,7 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
 
 def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
     """Join blocks of heads; return what is largest in each head, and its sums, from its rows."""
-    maps = {name: _cat(block[name] for block in blocks) for name in blocks[0]}
+    maps = {name: cat(block[name] for block in blocks) for name in blocks[0]}
     top, bottom, _ = maps.pop(("", "ends")).unbind(-1)
     if ("scores", "ends") in maps:
         high, low, mean = maps.pop(("scores", "ends")).unbind(-1)
@@ -576,7 +589,7 @@ def _measure_output(
         sides = [side[some].transpose(0, 1).flatten(1, 2) for side in heads]
         groups.append((some, join_inputs(same), sides))
     x, z = (
-        _cat(output_of(one, sides[n]).view(-1, m, model.shape[-1]) for _, one, sides in groups)
+        cat(output_of(one, sides[n]).view(-1, m, model.shape[-1]) for _, one, sides in groups)
         for n in (0, 1)
     )
     found = _measure_vectors(x, model, z, ignored)
@@ -596,7 +609,7 @@ def _measure_output(
             size = torch.linalg.vector_norm(added, dim=-1).transpose(0, 1)  # (N, h, m)
             of_group.append((size, added.flatten(2).transpose(0, 1) @ across))  # (N, h, 2)
         for whole, parts in zip((sizes, products), zip(*of_group, strict=True), strict=True):
-            whole.append(_cat(parts, 1))
+            whole.append(cat(parts, 1))
     of_rows, (xy, xz) = torch.cat(sizes), torch.cat(products).unbind(-1)
     sums = of_rows.square().sum(-1), xy, xz, (of_rows != 0).sum(-1) * model.shape[-1]
     names = [f"of heads {name}" for name in REGRESSION[:4]]

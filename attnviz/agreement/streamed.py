@@ -7,21 +7,30 @@ attention vector of the reduced map is compared with the model's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.compare import Proof, compare, model_values, prove, stages_not_compared
+from attnviz.agreement.compare import (
+    Proof,
+    cat,
+    compare_each,
+    form,
+    join,
+    model_values,
+    prove_each,
+    stages_not_compared,
+)
 from attnviz.agreement.verdict import SMALLEST, bounded_check, largest_by_head
-from attnviz.results import AttentionRecord, MaskRule, Reference, cell_sizes
+from attnviz.results import AttentionRecord, MaskRule, cell_sizes
 from attnviz.runtime.libraries import copy_to_cpu
 
 if TYPE_CHECKING:
-    from attnviz.capture.streamed import ReducedAttention
+    from attnviz.capture.streamed import ReducedAttention, Sample
 
 _PROJECTED = ("query", "key", "value")
 _WEIGHTS = {"cpu": 2**22, "cuda": 2**26}  # in float64, that are held at once
@@ -34,90 +43,140 @@ _ALL = slice(None)
 _TINY = 1e-30  # no weight is smaller
 
 
-def prove_rows(record: AttentionRecord, reference: Reference, rows: Tensor) -> Proof:
-    """Compare some `rows` (R,) of an attention, stage by stage, with the model's own."""
+def prove_rows(samples: Sequence[Sample], rows: Tensor) -> list[Proof]:
+    """Compare some `rows` (R,) of each attention, stage by stage, with the model's own."""
     # Q, K and V of these positions, then all later stages of these queries with all keys.
-    positions, across = record.at(rows), record.at(rows, slice(None))
-    if (projection := record.projection) is not None:
-        across = replace(across, projection=replace(projection, query=None, key=None, value=None))
-    expected = model_values(positions, reference)
-    projected = compare(positions, {stage: expected[stage] for stage in _PROJECTED})
-    later = {stage: value for stage, value in expected.items() if stage not in _PROJECTED}
-    proof = prove(across, later)
-    checks = (*projected, *proof.checks)
-    return replace(proof, checks=checks, not_compared=stages_not_compared(record, checks))
+    projected, later = [], []
+    for sample in samples:
+        positions, across = sample.part, sample.record.at(rows, _ALL)
+        if (known := across.projection) is not None:
+            known = replace(known, query=None, key=None, value=None)
+        expected = model_values(positions, sample.reference)
+        projected.append((positions, {stage: expected.pop(stage) for stage in _PROJECTED}))
+        later.append((replace(across, projection=known), expected))
+    proofs = []
+    for sample, of_projected, proof in zip(
+        samples, compare_each(projected), prove_each(later), strict=True
+    ):
+        checks = (*of_projected, *proof.checks)
+        left_out = stages_not_compared(sample.record, checks)
+        proofs.append(replace(proof, checks=checks, not_compared=left_out))
+    return proofs
 
 
 def prove_streamed(
-    attention: ReducedAttention, rows: Tensor, marked: Tensor | None = None
-) -> Proof:
+    attentions: Sequence[ReducedAttention], rows: Tensor, marked: Tensor | None = None
+) -> list[Proof]:
     """Compare reduced maps with our float64 weights, and with the model's own output.
 
     rows : (R,), the queries that agree with the model's own (`prove_rows`). marked : (n,), which
     keys are marked in the summary.
     """
-    record = attention.record
-    summary = _SummaryComparison(attention, marked)
-    summary.compare(
-        rows.to(record.query.device), record.at(rows, slice(None)).scores(dtype=torch.float64)
-    )
-    query, key = (side.float().norm(dim=-1).amax() for side in (record.query, record.key))
-    numbers = {"norms": query * key, "summary": summary.worst}
-    if attention.model_sums is not None:
+    of_form: dict[object, list[ReducedAttention]] = {}
+    for one in attentions:
+        record = one.record
+        terms = (record.mask, record.bias, record.capped_bias)
+        large = [id(term) for term in terms if term is not None]  # (H, m, n): joined with no other
+        key = form(record, {}), *large, one.heads, one.model_sums is None, _is_last(record)
+        of_form.setdefault(key, []).append(one)
+    proofs = {
+        id(one): proof
+        for alike in of_form.values()
+        for one, proof in zip(alike, _prove_alike(alike, rows, marked), strict=True)
+    }
+    return [proofs[id(one)] for one in attentions]
+
+
+def _prove_alike(
+    attentions: Sequence[ReducedAttention], rows: Tensor, marked: Tensor | None
+) -> list[Proof]:
+    """Compare attentions of one form, as one with the heads of all."""
+    summary, first, count = _SummaryComparison(attentions, marked), attentions[0], len(attentions)
+    summary.compare(rows)
+    joined = summary.record
+    norms = [
+        torch.linalg.vector_norm(side, dim=-1, dtype=torch.float32).view(count, -1).amax(1)
+        for side in (joined.query, joined.key)
+    ]
+    numbers = {"norms": norms[0] * norms[1], "summary": summary.worst.view(count, -1)}
+    if first.model_sums is not None:
         # Of every query's attention vector and of the model's: a random sum of the features.
-        errors = (attention.signed_sums - attention.model_sums).double().abs()
-        empty = attention.summary.empty
-        numbers["attention vectors"] = errors.masked_fill(empty, 0.0).amax(1)
-        numbers["longest"] = attention.longest.double()
-        numbers["count"] = (~empty).sum() * len(errors)
-    numbers = copy_to_cpu([numbers])[0]
-    bound = abs(record.scale) * float(numbers["norms"])  # of the scores; errors grow with it
+        sums = [(one.signed_sums, one.model_sums) for one in attentions]
+        errors = torch.stack([ours - model for ours, model in sums if model is not None]).double()
+        numbers["attention vectors"] = errors.abs().masked_fill(summary.empty, 0.0).amax(2)
+        numbers["longest"] = torch.stack([one.longest.double() for one in attentions])
+        numbers["count"] = (~summary.empty).sum()
+    (numbers,) = copy_to_cpu([numbers])
+    # The scores are bounded by it; errors grow with it.
+    bounds = (abs(joined.scale) * numbers["norms"]).tolist()
     fine = torch.finfo(torch.float32).eps
-    allowed: dict[str, tuple[float | Tensor, int]] = {}  # of each stage, and how many are compared
-    if attention.model_sums is not None:
-        # Rounding of the weights, of the values and of their mean is in the model's precision. That
-        # of a score is too, unless attention is fused, and its effect is proportional to the score.
-        coarse = max(fine, torch.finfo(record.value.dtype).eps)
-        rounding = max(4 * coarse, 4 * (fine if attention.fused else coarse) * max(1.0, bound))
-        longest = numbers["longest"].clamp(min=SMALLEST)
-        allowed["attention vectors"] = max(_STREAMED, rounding) * longest, int(numbers["count"])
-    # The error of a float32 product of d terms is at most d · eps / 2 times the product of the
-    # norms, and so is that of their log-sum-exp; the relative error of a weight is the sum of both.
-    allowed["summary"] = max(_STREAMED, record.query.shape[-1] * fine * bound), summary.count
-    checks = tuple(
-        bounded_check(record, stage, numbers[stage], most, compared=count, heads=attention.heads)
-        for stage, (most, count) in allowed.items()
-    )
-    return Proof(record.place, checks, (), False)
+    proofs = []
+    for n, (one, bound) in enumerate(zip(attentions, bounds, strict=True)):
+        allowed: dict[str, tuple[float | Tensor, int]] = {}  # of a stage, and how many are compared
+        if one.model_sums is not None:
+            # Rounding of the weights, of the values and of their mean is in the model's precision.
+            # That of a score is too, unless attention is fused, and its effect is proportional to
+            # the score.
+            coarse = max(fine, torch.finfo(joined.value.dtype).eps)
+            rounding = max(4 * coarse, 4 * (fine if one.fused else coarse) * max(1.0, bound))
+            longest = numbers["longest"][n].clamp(min=SMALLEST)
+            compared = len(one.heads) * int(numbers["count"])
+            allowed["attention vectors"] = max(_STREAMED, rounding) * longest, compared
+        # The error of a float32 product of d terms is at most d · eps / 2 times the product of the
+        # norms, and so is that of their log-sum-exp; the relative error of a weight is the sum of
+        # both.
+        most = max(_STREAMED, joined.query.shape[-1] * fine * bound)
+        allowed["summary"] = most, summary.count // count
+        checks = tuple(
+            bounded_check(
+                one.record, stage, numbers[stage][n], most, compared=compared, heads=one.heads
+            )
+            for stage, (most, compared) in allowed.items()
+        )
+        proofs.append(Proof(one.record.place, checks, (), False))
+    return proofs
+
+
+def _is_last(record: AttentionRecord) -> bool:
+    """Whether the last row of cells is compared, which may be smaller than the others."""
+    return record.layer % 3 == 2
 
 
 class _SummaryComparison:
-    """The reduced maps of one attention beside our float64 weights, on the model's device."""
+    """The reduced maps of attentions of one form beside our float64 weights, on their device."""
 
-    def __init__(self, attention: ReducedAttention, marked: Tensor | None) -> None:
-        self.record, self.summary, self.marked = attention.record, attention.summary, marked
-        record, summary = self.record, self.summary
+    def __init__(self, attentions: Sequence[ReducedAttention], marked: Tensor | None) -> None:
+        first, self.marked = attentions[0], marked
+        self.record = record = join([one.record for one in attentions])
+        of_heads: dict[str, Any] = {
+            name: cat([getattr(one.summary, name) for one in attentions])
+            for name, value in vars(first.summary).items()
+            if name != "empty" and isinstance(value, Tensor)
+        }
+        self.summary = replace(first.summary, **of_heads)
         self.device = record.query.device
         self.m, self.n = len(record.query_axis), len(record.key_axis)
-        self.heads = torch.tensor(attention.heads, device=self.device)
-        self.all_heads = attention.heads == tuple(range(record.heads))
+        starts = [n * first.record.heads for n in range(len(attentions))]
+        heads = [start + head for start in starts for head in first.heads]
+        self.heads = torch.tensor(heads, device=self.device)
+        self.all_heads = heads == [*range(record.heads)]
         # The queries that may read no key, from the record alone.
         self.empty = (record.visible or MaskRule()).empty(self.m, self.n, self.device)
         if record.visible is None and record.mask is not None:
             hidden = record.mask <= torch.finfo(record.mask.dtype).min / 2
             self.empty = hidden.all(-1).all(0)
-        differs = (self.empty != summary.empty).any()
-        zero = torch.zeros(len(attention.heads), dtype=torch.float64, device=self.device)
+        differs = torch.stack([(self.empty != one.summary.empty).any() for one in attentions])
+        zero = torch.zeros(len(heads), dtype=torch.float64, device=self.device)
         # The largest error of each head, relative to the largest number of its kind.
+        differs = differs.repeat_interleave(len(first.heads), output_size=len(heads))
         self.worst, self.count = zero.masked_fill(differs, torch.inf), 0
 
-    def compare(self, rows: Tensor, scores: Tensor) -> None:
-        """Compare everything; `scores` (all heads, R, n) are those of the sampled `rows`."""
+    def compare(self, rows: Tensor) -> None:
+        """Compare everything, in the sampled `rows` and in others."""
         chance = torch.Generator("cpu").manual_seed(self.record.layer)
         down, across, size = *self.summary.mean.shape[1:], self.summary.cell
-        # The last row of cells may be smaller than the others: every third layer checks it.
         cell = int(torch.randint(down, (), generator=chance, device="cpu"))
-        cell = down - 1 if self.record.layer % 3 == 2 else cell
+        cell = down - 1 if _is_last(self.record) else cell
         block = range(cell * size, min(self.m, (cell + 1) * size))
         columns = torch.randperm(self.n, generator=chance, device="cpu")[:_COLUMNS]
         some = torch.randperm(len(block), generator=chance, device="cpu")[:_ROWS] + block.start
@@ -126,6 +185,8 @@ class _SummaryComparison:
         diagonal = (block.start + self.n - self.m) // size
         cells = list(dict.fromkeys([min(max(diagonal, 0), across - 1), 0, across - 1, *others]))
 
+        scores = self.record.at(rows, _ALL).scores(dtype=torch.float64)
+        rows = rows.to(self.device)
         self._compare_rows(_ALL, rows, scores if self.all_heads else scores[self.heads])
         rows = some.to(self.device)
         for heads, part in self._blocks(len(rows), self.n):
@@ -138,20 +199,20 @@ class _SummaryComparison:
         expected = torch.zeros_like(received, dtype=torch.float64)
         for heads, part in self._blocks(self.m, len(columns)):
             expected[heads] += self._weights(heads, part, columns).sum(1)
-        self._add(_ALL, expected, received)
+        self._add(_ALL, (expected, received))
         self._compare_sums()
 
     def _add(
-        self, heads: slice, expected: Tensor, reduced: Tensor, least: float | Tensor = _TINY
+        self, heads: slice, *pairs: tuple[Tensor, Tensor], least: float | Tensor = _TINY
     ) -> None:
-        """Compare numbers (heads, …) in float64 with reduced ones.
+        """Compare numbers (heads, …) in float64 with reduced ones, of one shape in all pairs.
 
         least : the least scale of their difference. Errors of weights are relative, those of sums
         of logarithms and of distances absolute.
         """
-        expected, reduced = expected.flatten(1), reduced.double().flatten(1)
-        scale = largest_by_head(expected).clamp(min=least)
-        worst = largest_by_head(expected - reduced) / scale
+        expected, reduced = (torch.stack(side).flatten(2) for side in zip(*pairs, strict=True))
+        scale = expected.abs().amax(2).clamp(min=least)
+        worst = ((expected - reduced).abs().amax(2) / scale).amax(0)
         self.worst[heads] = torch.maximum(self.worst[heads], worst)
         self.count += expected.numel()
 
@@ -176,21 +237,26 @@ class _SummaryComparison:
             lse = torch.logaddexp(lse, sinks)
         empty, i = self.empty[rows], rows + self.n - self.m
         P = self._normalized(scores, lse, empty)
-        self._add(heads, lse.masked_fill(empty, 0.0), reduced("lse").masked_fill(empty, 0.0), 1.0)
-        self._add(heads, torch.special.entr(P).sum(-1), reduced("entropy"), 1.0)
         far = (i[:, None] - torch.arange(self.n, device=self.device)).abs().double()
-        self._add(heads, torch.einsum("hij,ij->hi", P, far), reduced("distance"), 1.0)
-        self._add(heads, P[..., 0], reduced("first"))
+        self._add(
+            heads,
+            (lse.masked_fill(empty, 0.0), reduced("lse").masked_fill(empty, 0.0)),
+            (torch.special.entr(P).sum(-1), reduced("entropy")),
+            (torch.einsum("hij,ij->hi", P, far), reduced("distance")),
+            least=1.0,
+        )
+        weights = [(P[..., 0], reduced("first"))]
         for name, key in (("itself", i), ("previous", i - 1)):
             index = key.clamp(0, self.n - 1)[:, None].expand(len(P), -1, -1)
             weight = P.gather(2, index)[..., 0] * ((key >= 0) & (key < self.n))
-            self._add(heads, weight, reduced(name))
+            weights.append((weight, reduced(name)))
         if self.marked is not None:
-            self._add(heads, P @ self.marked.to(P), reduced("marked"))
+            weights.append((P @ self.marked.to(P), reduced("marked")))
+        self._add(heads, *weights)
         if (k := self.summary.top_keys.shape[-1]) > 0:
-            keys, weights = reduced("top_keys").long(), reduced("top_weights")
-            self._add(heads, P.topk(k).values, weights)
-            self._add(heads, P.gather(2, keys.clamp(min=0)) * (keys >= 0), weights)
+            keys, top = reduced("top_keys").long(), reduced("top_weights")
+            found = P.gather(2, keys.clamp(min=0)) * (keys >= 0)
+            self._add(heads, (P.topk(k).values, top), (found, top))
 
     def _compare_cells(self, cell: int, rows: range, cells: Tensor) -> None:
         size, widths = self.summary.cell, cell_sizes(self.n, self.summary.cell)[cells]
@@ -212,8 +278,8 @@ class _SummaryComparison:
         least = (self._row_sums()[:, rows.start : rows.stop].mean(1) / self.n).clamp(min=_TINY)
         cells = cells.to(self.device)
         mean, largest = self.summary.mean[:, cell], self.summary.largest[:, cell]
-        self._add(_ALL, sums / (len(rows) * widths).to(self.device), mean[:, cells], least)
-        self._add(_ALL, tops, largest[:, cells], least)
+        sums = sums / (len(rows) * widths).to(self.device)
+        self._add(_ALL, (sums, mean[:, cells]), (tops, largest[:, cells]), least=least)
 
     def _compare_sums(self) -> None:
         """Compare sums over the whole map, which no single row shows."""
@@ -225,11 +291,12 @@ class _SummaryComparison:
         mean, largest = summary.mean.double(), summary.largest.double()
         heights, widths = (cell_sizes(count, size, self.device) for count in (self.m, self.n))
         by_row = by_cell(self._row_sums())
-        self._add(_ALL, by_row, (mean * widths).sum(2) * heights, 1.0)
+        self._add(_ALL, (by_row, (mean * widths).sum(2) * heights), least=1.0)
         by_key = by_cell(summary.received.double())
-        self._add(_ALL, (mean * heights[:, None]).sum(1) * widths, by_key, 1.0)
+        self._add(_ALL, ((mean * heights[:, None]).sum(1) * widths, by_key), least=1.0)
         above = (mean - largest).clamp(min=0)
-        self._add(_ALL, torch.zeros_like(mean), above, largest_by_head(mean).clamp(min=_TINY))
+        least = largest_by_head(mean).clamp(min=_TINY)
+        self._add(_ALL, (torch.zeros_like(mean), above), least=least)
 
     def _weights(self, heads: slice, rows: slice, columns: Tensor) -> Tensor:
         """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""

@@ -243,13 +243,14 @@ class MaskRuleCache:
     """Which keys the queries of each attention may read, computed once for each mask."""
 
     def __init__(self) -> None:
-        self._rules: dict[int, tuple[Tensor, MaskRule | None]] = {}
+        self._rules: dict[object, tuple[Tensor | None, MaskRule | None]] = {}
 
     def of(self, args: AttentionCallArgs) -> MaskRule | None:
         """Return the rule that an attention follows, or None for a mask that follows none."""
         mask, expanded, (_, m, n) = args.mask, args.expanded_mask, args.shape
         if mask is None or expanded is None:
-            return MaskRule(after=0 if args.is_causal else None, offset=n - m)
+            rule = MaskRule(after=0 if args.is_causal else None, offset=n - m)
+            return self._rules.setdefault((rule.after, rule.offset), (None, rule))[1]
         if mask.shape[1] > 1:
             return None
         if id(mask) not in self._rules:  # the mask is stored too, so that its id stays its own

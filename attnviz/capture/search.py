@@ -333,6 +333,8 @@ class Plan:
         self.joins = True  # whether two runs may be rows of one batch, as far as is known
         # By the shapes of an input: weights, and how much the output moves by another attention.
         self.moved: dict[object, tuple[tuple[str, str], dict[str, float]]] = {}
+        # By the inputs of the start of a long text: what is linear attention in the model.
+        self.linear: dict[object, Any] = {}
         # By the attentions of a run and the operators that make one: all operators, and notes.
         self._runs: dict[object, tuple[set[str], tuple[str, ...]]] = {}
 

@@ -27,7 +27,7 @@ from attnviz.capture.capture import OwnNumbers, to_linear_record
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.positions import StackCounter
 from attnviz.capture.projections.match import Executed, match_projections, reproduced
-from attnviz.capture.search import record_runs
+from attnviz.capture.search import plan_for, record_runs
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.errors import InputError, ModelError
@@ -46,6 +46,7 @@ from attnviz.streaming import ScoreSpec, attend
 
 _LINEAR_START = 64  # tokens, from which is learned what is linear
 _START = 256  # tokens, for which the output is compared with that of the model as loaded
+_OPERATOR, _SUMS = "_scaled_dot_product_", "compute_log_sumexp"  # and its argument
 _FUSED = ("scaled_dot_product", "flash_attention", "efficient_attention")  # torch's operators
 
 
@@ -66,6 +67,7 @@ class Sample:
     """One attention of a run, and some of its rows as the model computed them."""
 
     record: AttentionRecord  # all that its weights follow from, its mask as a rule
+    part: AttentionRecord  # Q, K, V and inputs of R positions, which show the projections
     # Weights and scores (H, R, n), head_output (H, R, d_v) and output (R, d_model) of R rows.
     reference: Reference
 
@@ -127,19 +129,27 @@ def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[i
 
 
 def _reduce(
-    sample: Sample, output: Tensor, options: ReductionOptions, *, gated: bool, fused: bool
+    sample: Sample,
+    output: Tensor,
+    options: ReductionOptions,
+    known: tuple[Tensor, Tensor] | None,
+    *,
+    gated: bool,
+    fused: bool,
 ) -> ReducedAttention:
     """Reduce the maps of an attention; `output` (H, m, d_v) is the model's own."""
     record, heads = sample.record, tuple(options.heads or range(sample.record.heads))
     spec, value = ScoreSpec.of(record), record.value
     if options.heads is not None:
         spec, value = spec.select_heads(heads), spec.of_heads(value, heads)
+        known = known and (known[0][list(heads)], known[1][list(heads)])
     device, width = value.device, value.shape[-1]
     chance = torch.Generator("cpu").manual_seed(record.layer)
     signs = 2.0 * torch.randint(2, (width, 1), generator=chance, device="cpu") - 1
     signs = signs.to(device)
     # A sum of features costs a fraction of all of them. But on CUDA torch's fused attention, which
-    # needs them all, also returns the log-sum-exp that the reduction starts from.
+    # needs them all, also returns the log-sum-exp that the reduction starts from. Mostly the model
+    # itself has called it.
     on_cuda = device.type == "cuda"
     attended, summary = attend(
         spec,
@@ -147,10 +157,12 @@ def _reduce(
         cells=options.cells,
         top=options.top,
         marked=None if options.marked is None else options.marked.to(device),
+        known=known,
     )
     output = output[list(heads)].float()
     return ReducedAttention(
         record,
+        sample.part,
         sample.reference,
         heads,
         summary,
@@ -168,6 +180,35 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         super().__init__()
         self._length = length
         self.missed = False
+        # Of each fused operator in an attention function on a GPU: its arguments and its results.
+        self.fused: list[tuple[dict[str, Any], Tensor, Tensor]] = []
+
+    def attend(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if not (args[:1] and getattr(args[0], "is_cuda", False) and name.startswith(_OPERATOR)):
+            return super().attend(func, name, args, kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | dict(kwargs)
+        given |= {_SUMS: True} if _SUMS in names else {}  # else there are none
+        result = func(**given)
+        self.fused.append((given, result[0], result[1]))
+        return result
+
+    def known(self, args: AttentionCallArgs) -> tuple[Tensor, Tensor] | None:
+        """Return the vectors (H, m, d_v) and log-sum-exp (H, m) of one operator that read `args`.
+
+        It read the tensors themselves, and nothing else; otherwise None.
+        """
+        if len(self.fused) != 1:
+            return None
+        ((given, output, lse),), (H, m, _) = self.fused, args.shape
+        own = {"query": args.query, "key": args.key, "value": args.value}
+        others = [given.get(name) for name in ("attn_bias", "attn_mask", "dropout_p")]
+        pairs = [(given[name], tensor) for name, tensor in own.items()]
+        places = [[(x.data_ptr(), x.shape, x.stride()) for x in pair] for pair in pairs]
+        has_more = any(isinstance(other, Tensor) or other for other in others)
+        if has_more or any(read != ours for read, ours in places):
+            return None
+        return output[0], lse.reshape(H, -1)[:, :m]
 
     def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
@@ -216,6 +257,7 @@ class _StreamedRun(watch.ModuleWatcher):
             )
         _expect_existing("head", self._options.heads or (), range(args.shape[0]))
         with part(self._calls.total(), max(1, len(self.modules))):
+            self._monitor.fused.clear()
             with self._monitor.collect_softmaxes():
                 output = args.output()
             with self._monitor.collect_softmaxes() as softmaxes:
@@ -276,11 +318,13 @@ class _StreamedRun(watch.ModuleWatcher):
         )
         self._calls[path] += 1
         self.layers.add(record.layer)
-        sample = Sample(record, Reference(weights, scores, head_output, None))
+        part = replace(record, mask=None, visible=None, bias=None).at(self._rows)
+        sample = Sample(record, part, Reference(weights, scores, head_output, None))
         if self._options.layers is not None and record.layer not in self._options.layers:
             return sample
         fused = args.fused and not args.in_blocks
-        return _reduce(sample, output[0].transpose(0, 1), self._options, gated=gated, fused=fused)
+        known, own = self._monitor.known(args), output[0].transpose(0, 1)
+        return _reduce(sample, own, self._options, known, gated=gated, fused=fused)
 
     def _pass_on(self) -> None:
         if self._pending is None:
@@ -299,12 +343,12 @@ class _StreamedRun(watch.ModuleWatcher):
                 batch = record.input, record.key_input
                 kind = None if module is None else type(module.module)
                 known = self._reproduced[kind] & (frozenset() if module is None else module.known)
-                part = record.at(self._rows)
-                executed = Executed(part, module, heads, merged, batch, known)
+                executed = Executed(sample.part, module, heads, merged, batch, known)
                 (matched,) = match_projections([executed])
                 self._reproduced[kind] |= reproduced(matched)
             completed = replace(
                 sample,
+                part=matched,
                 record=replace(record, projection=matched.projection),
                 reference=replace(sample.reference, output=output),
             )
@@ -323,21 +367,28 @@ class LinearLayers:
 
 
 def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> LinearLayers | None:
-    """Return what is linear attention in a model; None if its first tokens show no attention."""
+    """Return what is linear attention in a model; None if its first tokens show no attention.
+
+    The first long text of a model shows it.
+    """
     start = {name: tensor[:, :_LINEAR_START] for name, tensor in inputs.items()}
+    known, shapes = plan_for(model).linear, tuple((n, x.shape) for n, x in start.items())
+    if shapes in known:
+        return known[shapes]
     run = watch.minimal_run(model, start)
     try:
         (recording,) = record_runs(model, 1, run)
     except ModelError:
         return None
     shown = {one.path for one in recording.calls} | {one.path for one in recording.linear}
-    return LinearLayers(
+    known[shapes] = LinearLayers(
         recording.linear_calls,
         modules=tuple(mixing.module for mixing in recording.linear),
         heads=sum(mixing.values.shape[1] for mixing in recording.linear),
         is_all=not (recording.calls or supports_fused_attention(model)),
         notes=notes_on_unshown(model, run, shown),
     )
+    return known[shapes]
 
 
 def capture_pooled(

@@ -165,7 +165,7 @@ def rotary(
     a, b = (x[..., 0:r:2], x[..., 1:r:2]) if interleaved else x[..., :r].chunk(2, -1)
     rotated = (a * cos - b * sin, b * cos + a * sin)
     pairs = torch.stack(rotated, -1).flatten(-2) if interleaved else torch.cat(rotated, -1)
-    return torch.cat((pairs, x[..., r:]), -1)
+    return torch.cat((pairs, x[..., r:]), -1) if r < x.shape[-1] else pairs
 
 
 def regroup(x: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:

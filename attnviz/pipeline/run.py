@@ -73,7 +73,7 @@ from attnviz.results import (
 from attnviz.results.attention_record import Attention
 from attnviz.results.axis import content_positions
 from attnviz.runtime import version_of
-from attnviz.runtime.libraries import translate
+from attnviz.runtime.libraries import free, translate
 
 Mode: TypeAlias = Literal["auto", "full", "streamed"]
 Positions: TypeAlias = Literal["sample", "all"]
@@ -396,32 +396,43 @@ class _Run:
         rows = sampled_rows(len(axis), heads)
         proofs: list[agreement.Proof] = []
         attentions: list[StreamedAttention] = []
+        pending: list[Sample] = []  # a GPU compares as many at once as it has room for
         layers_of: Counter[str] = Counter()  # of each stack
 
-        def compare_and_store(attention: Sample) -> None:
-            record = attention.record
-            own_rows = rows.to(record.query.device)
-            layers_of[record.stack] += 1
-            proofs.append(agreement.prove_rows(record, attention.reference, own_rows))
-            if not isinstance(attention, ReducedAttention):
-                return
-            proofs.append(agreement.prove_streamed(attention, own_rows, marked))
-            source = replace(record, input=None, rotation=None, projection=None)
-            place: dict[str, Any] = {
-                one.name: getattr(record, one.name) for one in fields(Attention)
-            }
-            attentions.append(
-                StreamedAttention(
-                    **place,
-                    heads=record.heads,
-                    layers=0,  # known after the run
-                    kept=attention.heads,
-                    summary=attention.summary.cpu(),
-                    record=source if record.layer in exact else None,
-                )
-            )
+        def take(attention: Sample) -> None:
+            pending.append(attention)
+            layers_of[attention.record.stack] += 1
+            size, place = sum(map(_bytes, pending)), attention.record.query.device
+            if place.type == "cpu" or 4 * size > (free(place) or 0):
+                compare_and_store()
 
-        capture_streamed(module, batch.inputs, batch.axes, rows, reduction, compare_and_store)
+        def compare_and_store() -> None:
+            of_rows = agreement.prove_rows(pending, rows)
+            reduced = [one for one in pending if isinstance(one, ReducedAttention)]
+            of_maps = iter(agreement.prove_streamed(reduced, rows, marked))
+            for attention, proof in zip(pending, of_rows, strict=True):
+                proofs.append(proof)
+                if not isinstance(attention, ReducedAttention):
+                    continue
+                proofs.append(next(of_maps))
+                record = attention.record
+                source = replace(record, input=None, rotation=None, projection=None)
+                fields_of = {one.name: getattr(record, one.name) for one in fields(Attention)}
+                attentions.append(
+                    StreamedAttention(
+                        **fields_of,
+                        heads=record.heads,
+                        layers=0,  # known after the run
+                        kept=attention.heads,
+                        summary=attention.summary.cpu(),
+                        record=source if record.layer in exact else None,
+                    )
+                )
+            pending.clear()
+
+        capture_streamed(module, batch.inputs, batch.axes, rows, reduction, take)
+        if pending:
+            compare_and_store()
         streamed = tuple(replace(entry, layers=layers_of[entry.stack]) for entry in attentions)
         report = agreement.report(
             proofs,
@@ -612,6 +623,11 @@ def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
         f"softmax attention; the other {len(linear)} ({kinds}) are linear attention, "
         "in the stack “linear”",
     )
+
+
+def _bytes(sample: Sample) -> int:
+    """Return how much memory the tensors of a record take."""
+    return sum(part.nbytes for part in vars(sample.record).values() if isinstance(part, Tensor))
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:

@@ -380,8 +380,11 @@ class AttentionRecord(Attention):
         """Return what the rule hides of some queries and keys, (R, C); None without a rule."""
         if self.visible is None:
             return None
-        queries, keys = (torch.arange(length, device=self.query.device) for length in self.size)
-        return self.visible.hidden_at(queries[rows], keys[columns])
+        queries, keys = (
+            some if isinstance(some, Tensor) else torch.arange(size, device=self.query.device)[some]
+            for size, some in zip(self.size, (rows, columns), strict=True)
+        )
+        return self.visible.hidden_at(queries, keys)
 
     def join_shared(self, rows: Tensor) -> Tensor:
         """Join the rows (H, m, …) of the heads that read the same keys: (G, H / G · m, …)."""

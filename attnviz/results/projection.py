@@ -175,27 +175,43 @@ def project(
     record: AttentionRecord, dtype: torch.dtype, wanted: Sequence[str] = STAGES
 ) -> dict[str, Tensor]:
     """Recompute query, key and value from X and the module's weights, where both are known."""
-    stages = {}
-    for stage in (stage for stage in ("query", "key", "value") if stage in wanted):
-        part: HeadProjection | None = getattr(record.projection, stage, None)
-        X = source(record, stage)
-        if part is not None and X is not None:
-            heads = follow(part.after, begin(part, X.to(dtype)), record.rotation)
-            # A model may repeat shared heads before attention, and not in it.
-            stages[stage] = repeat_heads(heads, len(getattr(record, stage)))
-    return stages
+    return project_all([record], dtype, wanted)[0]
 
 
 def project_all(
     records: Sequence[AttentionRecord], dtype: torch.dtype, wanted: Sequence[str] = STAGES
 ) -> list[dict[str, Tensor]]:
-    """Return what `project` returns for each record; texts with one projection are one product."""
-    found: list[dict[str, Tensor]] = []
-    for same in of_one_projection(records):
-        stages = project(join_inputs(same), dtype, wanted)
-        parts = {stage: heads.chunk(len(same), 1) for stage, heads in stages.items()}
-        found += [{s: part[n] for s, part in parts.items()} for n in range(len(same))]
+    """Return what `project` returns for each record.
+
+    Texts with one projection are one product, and layers with the same steps take them together.
+    """
+    found: list[dict[str, Tensor]] = [{} for _ in records]
+    for stage in (stage for stage in ("query", "key", "value") if stage in wanted):
+        begun: list[tuple[range, tuple[Step, ...], Tensor, Angles | None]] = []
+        start = 0
+        for same in of_one_projection(records):
+            numbers, one = range(start, start := start + len(same)), join_inputs(same)
+            part: HeadProjection | None = getattr(one.projection, stage, None)
+            X = source(one, stage)
+            if part is not None and X is not None:
+                begun.append((numbers, part.after, begin(part, X.to(dtype)), one.rotation))
+        for (steps, turns, *_), several in itertools.groupby(begun, _kind_of_steps):
+            texts, _, heads, angles = zip(*several, strict=True)
+            if steps:  # which are the same for all tokens
+                of_all: Any = tuple(map(torch.cat, zip(*angles, strict=True))) if turns else None
+                lengths = [one.shape[1] for one in heads]
+                heads = torch.split(follow(steps, torch.cat(heads, 1), of_all), lengths, 1)
+            for each, of_layer in zip(texts, heads, strict=True):
+                # A model may repeat shared heads before attention, and not in it.
+                whole = repeat_heads(of_layer, len(getattr(records[each.start], stage)))
+                for n, of_text in zip(each, whole.chunk(len(each), 1), strict=True):
+                    found[n][stage] = of_text
     return found
+
+
+def _kind_of_steps(begun: tuple[range, tuple[Step, ...], Tensor, Angles | None]) -> Sequence[Any]:
+    _, steps, heads, angles = begun
+    return steps, angles is not None, len(heads), heads.shape[2]
 
 
 def of_one_projection(records: Sequence[AttentionRecord]) -> Iterator[list[AttentionRecord]]:
@@ -320,4 +336,4 @@ def _rotate(rotation: Rotation, heads: Tensor, angles: Angles) -> Tensor:
     turned = formula.rotary(
         turning, cos, -sin if rotation.backwards else sin, interleaved=rotation.interleaved
     )
-    return torch.cat((before, turned), -1)
+    return torch.cat((before, turned), -1) if rotation.first else turned

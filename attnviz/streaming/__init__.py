@@ -27,6 +27,7 @@ def attend(
     cells: int = 512,
     top: int = 0,
     marked: Tensor | None = None,
+    known: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, MapSummary]:
     """Return the attention vectors of every head, and the exact summary of its weights.
 
@@ -37,11 +38,13 @@ def attend(
     cells : how many rows and columns the pooled maps have at most.
     top : for how many keys to keep the weight, for each query.
     marked : (n,), True for the keys whose total weight to keep, for each query.
+    known : the vectors and the log-sum-exp (H, m) of each row as fused attention on a GPU returned
+    them, which then does not run again.
     """
     output = lse = None
     if gpu.supports(spec):
         if value is not None:
-            output, lse = gpu.fused(spec, value)
+            output, lse = known or gpu.fused(spec, value)
         buffers = MapBuffers(spec, cells, top, marked, None)
         gpu.reduce_map(spec, buffers, lse)
         if top:

@@ -59,8 +59,8 @@ def _verified(model: PreTrainedModel, ids: Tensor) -> list[Proof]:
 
     def prove(attention: Sample) -> None:
         assert isinstance(attention, ReducedAttention)
-        proofs.append(prove_rows(attention.record, attention.reference, rows))
-        proofs.append(prove_streamed(attention, rows))
+        proofs.extend(prove_rows([attention], rows))
+        proofs.extend(prove_streamed([attention], rows))
 
     capture_streamed(model, *_inputs(ids), rows, ReductionOptions(cells=_CELLS), prove)
     return proofs

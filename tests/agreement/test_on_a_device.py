@@ -53,7 +53,8 @@ def calls_in(model, text=TEXTS[0], **how):
 
     def keeping(name, function):
         def keep(*args, **keywords):
-            calls[name].append((args, keywords))
+            kept = [[*part] if isinstance(part, list) else part for part in args]  # one is cleared
+            calls[name].append((kept, keywords))
             return function(*args, **keywords)
 
         return keep
@@ -126,20 +127,20 @@ def test_stages_are_measured_without_a_wait(whole, stop_at_the_copy):
 def test_rows_of_a_long_text_are_measured_without_a_wait(reduced, stop_at_the_copy):
     stop_at_the_copy()
     assert reduced["prove_rows"]
-    for (record, reference, rows), _ in reduced["prove_rows"]:
-        across = on_meta(record).at(rows, slice(None))
+    for ((sample,), rows), _ in reduced["prove_rows"]:
+        across = on_meta(sample.record).at(rows, slice(None))
         with pytest.raises(Copied):
-            compare.prove(across, compare.model_values(across, on_meta(reference)))
+            compare.prove(across, compare.model_values(across, on_meta(sample.reference)))
         with pytest.raises(Copied):
-            agreement.prove_rows(on_meta(record), on_meta(reference), rows)
+            agreement.prove_rows([on_meta(sample)], rows)
 
 
 def test_reduced_maps_are_compared_without_a_wait(reduced, stop_at_the_copy):
     stop_at_the_copy()
     assert reduced["prove_streamed"]
-    for (attention, rows, marked), _ in reduced["prove_streamed"]:
+    for ((attention,), rows, marked), _ in reduced["prove_streamed"]:
         with pytest.raises(Copied):
-            agreement.prove_streamed(on_meta(attention), rows, on_meta(marked))
+            agreement.prove_streamed([on_meta(attention)], rows, on_meta(marked))
 
 
 def test_a_summary_is_on_the_device_of_its_maps():
@@ -187,15 +188,14 @@ def test_blocks_of_heads_give_the_same_proof(whole, reduced, monkeypatch):
         for check, wanted in zip(report.checks, expected.checks, strict=True):
             assert check.differences == wanted.differences
             assert check.slope_errors == pytest.approx(wanted.slope_errors, rel=1e-6, abs=1e-12)
-        for (attention, *others), _ in reduced["prove_streamed"][-1:]:
+        for ((attention,), *others), _ in reduced["prove_streamed"][-1:]:
             summary = attention.summary
-            assert agreement.prove_streamed(attention, *others).checks[-1].passed
+            assert check_of(attention, *others).passed
             for name in ("mean", "largest", "received", "lse", "entropy", "first", "top_weights"):
                 values = getattr(summary, name).clone()
                 values[2] *= 1.01
                 wrong = replace(attention, summary=replace(summary, **{name: values}))
-                check = agreement.prove_streamed(wrong, *others).checks[-1]
-                assert check.failed_heads == (2,), name
+                assert check_of(wrong, *others).failed_heads == (2,), name
 
 
 # --- a long text, of which few cells and rows are compared
@@ -221,13 +221,13 @@ def test_the_proof_of_a_long_text_is_short(model, monkeypatch):
     """Of a row of cells only some cells are compared, however large a cell is."""
     text = "the train left the station " * 98
     calls = calls_in(model, text, mode="streamed", cells=4)
-    (attention, *others), _ = calls["prove_streamed"][-1]
+    ((attention,), *others), _ = calls["prove_streamed"][-1]
     H, m, d = attention.record.query.shape
     of_a_map = 2 * H * m * m * d
 
     def work():
         with FlopCounterMode(display=False) as counter:
-            assert agreement.prove_streamed(attention, *others).checks[-1].passed
+            assert check_of(attention, *others).passed
         return counter.get_total_flops() / of_a_map
 
     monkeypatch.setattr(streamed, "_CELL_WEIGHTS", 0)
@@ -243,12 +243,57 @@ def test_few_cells_and_rows_still_show_every_fault(loaded, monkeypatch):
     monkeypatch.setattr(streamed, "_CELLS", 3)
     monkeypatch.setattr(streamed, "_ROWS", 2)
     calls = calls_in(loaded, mode="streamed", cells=5, top=2)
-    for (attention, *others), _ in calls["prove_streamed"]:
+    for ((attention,), *others), _ in calls["prove_streamed"]:
         summary = attention.summary
-        honest = agreement.prove_streamed(attention, *others).checks[-1]
-        assert honest.passed
+        assert check_of(attention, *others).passed
         faults = {name: change(getattr(summary, name)) for name, change in WRONG.items()}
         for name, values in faults.items():
             wrong = replace(attention, summary=replace(summary, **{name: values}))
-            check = agreement.prove_streamed(wrong, *others).checks[-1]
-            assert not check.passed, name
+            assert not check_of(wrong, *others).passed, name
+
+
+def check_of(attention, *others):
+    """Return the check of the reduced maps of one attention."""
+    return agreement.prove_streamed([attention], *others)[0].checks[-1]
+
+
+# --- the layers of a long text together, as on a GPU
+
+
+def test_layers_that_are_proven_together_give_the_same_checks(reduced):
+    """Every stage of the rows; of the reduced maps other cells may be compared."""
+    samples = [sample for ((sample,), _), _ in reduced["prove_rows"]]
+    (_, rows, marked), _ = reduced["prove_streamed"][0]
+    alone = [proof for sample in samples for proof in agreement.prove_rows([sample], rows)]
+    for proof, wanted in zip(agreement.prove_rows(samples, rows), alone, strict=True):
+        assert (proof.place, proof.unproven) == (wanted.place, wanted.unproven)
+        assert proof.not_compared == wanted.not_compared
+        for check, of_one in zip(proof.checks, wanted.checks, strict=True):
+            assert check.passed
+            assert (check.stage, check.compared) == (of_one.stage, of_one.compared)
+            assert check.differences == pytest.approx(of_one.differences, rel=0.1, abs=1e-6)
+    for sample, proof in zip(samples, agreement.prove_streamed(samples, rows, marked), strict=True):
+        assert proof.place == sample.record.place
+        assert all(check.passed for check in proof.checks)
+
+
+def test_a_fault_among_layers_that_are_proven_together_is_named(reduced):
+    """Its layer and its head are."""
+    samples = [sample for ((sample,), _), _ in reduced["prove_rows"]]
+    (_, rows, marked), _ = reduced["prove_streamed"][0]
+    for n, sample in enumerate(samples):
+        for name, change in WRONG.items():
+            values = getattr(sample.summary, name).clone()
+            part = slice(None) if name == "empty" else slice(2, 3)
+            values[part] = change(values)[part]
+            wrong = replace(sample, summary=replace(sample.summary, **{name: values}))
+            several = [*samples[:n], wrong, *samples[n + 1 :]]
+            proofs = agreement.prove_streamed(several, rows, marked)
+            failed = [k for k, each in enumerate(proofs) if not each.checks[-1].passed]
+            assert failed == [n], name
+            if name != "empty":
+                assert proofs[n].checks[-1].failed_heads == (2,), name
+        wrong = replace(sample, record=replace(sample.record, scale=sample.record.scale * 1.001))
+        proofs = agreement.prove_rows([*samples[:n], wrong, *samples[n + 1 :]], rows)
+        checks = [[check.passed for check in each.checks] for each in proofs]
+        assert [k for k, passed in enumerate(checks) if not all(passed)] == [n]

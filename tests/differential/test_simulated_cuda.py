@@ -20,7 +20,8 @@ from transformers import LlamaConfig, LlamaModel
 
 import attnviz
 from attnviz.attribution.methods import METHODS
-from attnviz.capture import search
+from attnviz.capture import search, streamed
+from attnviz.streaming import gpu as streaming_gpu
 
 PACKAGE = str(Path(attnviz.__file__).parent)
 FACTORIES = "arange", "empty", "eye", "full", "ones", "tensor", "zeros"
@@ -248,6 +249,28 @@ def test_streamed_maps_come_from_the_kernels(tokenizer, simulated_gpu):
     assert result.agreement.verdict == "verified", result.agreement.summary()
     launches = [place for place, _ in simulated_gpu.top("launches", 1000)]
     assert any(place.endswith("triton") for place in launches)
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs the interpreter")
+@pytest.mark.parametrize(
+    ("wrong", "stage"),
+    [((0.0, 0.0), None), ((0.01, 0.0), "attention vectors"), ((0.0, 0.01), "summary")],
+)
+def test_the_models_own_fused_attention_runs_once(
+    wrong, stage, tokenizer, simulated_gpu, monkeypatch
+):
+    """What it returns beside its output is used, and what is wrong of it is seen."""
+    known = streamed._CoverageMonitor.known
+
+    def with_errors(self, args):
+        output, lse = known(self, args)
+        return output * (1 + wrong[0]), lse + wrong[1]
+
+    monkeypatch.setattr(streamed._CoverageMonitor, "known", with_errors)
+    monkeypatch.setattr(streaming_gpu, "fused", lambda *_: pytest.fail("it runs again"))
+    model = attnviz.load(tiny("llama").to("cuda"), tokenizer=tokenizer)
+    checks = model.attend(TEXTS[2], mode="streamed").agreement.checks
+    assert {check.stage for check in checks if not check.passed} == {stage} - {None}
 
 
 # ------------------------------------------------------------------------- the simulated device

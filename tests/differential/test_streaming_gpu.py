@@ -431,6 +431,7 @@ def test_programs_of_a_causal_map_have_equal_work():
 
 
 SAMPLE = "(TestLaunches and not every_run) or TestPlantedFaults or come_from_the_kernels"
+SAMPLE += " or fused_attention_runs_once"
 SAMPLE += " or (EveryNumber and (33 or (70 and not half))) or (Caps and both and heads and 2.0)"
 
 

@@ -77,10 +77,14 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._softmaxes is None:
             self.operators[name] += 1
             return self.run(func, name, args, kwargs)
-        result = func(*args, **kwargs)
+        result = self.attend(func, name, args, kwargs)
         if name in SOFTMAX:
             self._softmaxes.append(Softmax(args[0], result, args[1]))
         return result
+
+    def attend(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
+        """Run an operator in an attention function, and return its result."""
+        return func(*args, **kwargs)
 
     def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator outside attention functions, and return its result."""
