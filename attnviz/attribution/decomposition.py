@@ -115,8 +115,8 @@ def decompose(
     tracing.expect_gradients(end)
     rows, T, start = list(readout.rows), token_ids(inputs).shape[1], starts[-1]
     is_state = readout.module is base_of(readout.module)
-    if not is_state and sum(one.shape[1] for one in starts) != T:
-        raise ValueError("its prediction reads positions that it adds behind the tokens")
+    if not is_state and (read := sum(one.shape[1] for one in starts)) != T:
+        raise ValueError(f"its blocks read {read} positions, and the text has {T} tokens")
     if not (mixes := [mix for mix in mode.mixes if readout.reads(mix.place)]):
         raise ValueError("it multiplies its weights with values in chunks, or in unknown code")
     if any(mix.values.shape[-2] != len(range(T)[mix.place.keys]) for mix in mixes):

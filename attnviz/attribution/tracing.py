@@ -295,12 +295,13 @@ def blocks_of(base: nn.Module) -> nn.ModuleList:
     text = {"input_ids", "inputs_embeds"}  # towers of images and sounds take neither
     apart = {m for t in towers if text.isdisjoint(forward_parameters(t)) for m in t.modules()}
     lists = [m for m in base.modules() if isinstance(m, nn.ModuleList) and m not in apart]
-    if not (lists := [blocks for blocks in lists if len(blocks)]):
+    sizes = {blocks: sum(p.numel() for p in blocks.parameters()) for blocks in lists if len(blocks)}
+    if not sizes or isinstance((largest := max(sizes, key=sizes.__getitem__))[0], nn.ModuleList):
         raise ModelError(
-            f"{type(base).__name__} has no list of blocks, so its output cannot be decomposed. "
-            "Choose a model with blocks in a row."
+            f"{type(base).__name__} has no blocks in one row, so its output cannot be decomposed. "
+            "Choose another model."
         )
-    return max(lists, key=lambda blocks: sum(p.numel() for p in blocks.parameters()))
+    return largest
 
 
 class StoredRun:

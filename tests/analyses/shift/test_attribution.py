@@ -133,7 +133,7 @@ def test_the_users_model_is_left_unchanged(model, tokenizer):
 
 
 def test_a_model_without_blocks_is_refused_in_one_line():
-    with pytest.raises(attnviz.ModelError, match="Linear has no list of blocks"):
+    with pytest.raises(attnviz.ModelError, match="Linear has no blocks in one row"):
         decompose(Readout.word(torch.nn.Linear(2, 2), [0]), {})
 
 
