@@ -372,7 +372,8 @@ def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> LinearLayers
     The first long text of a model shows it.
     """
     start = {name: tensor[:, :_LINEAR_START] for name, tensor in inputs.items()}
-    known, shapes = plan_for(model).linear, tuple((n, x.shape) for n, x in start.items())
+    known: dict[object, LinearLayers] = plan_for(model).linear
+    shapes = tuple((name, tensor.shape) for name, tensor in start.items())
     if shapes in known:
         return known[shapes]
     run = watch.minimal_run(model, start)
