@@ -47,8 +47,15 @@ def prove_rows(samples: Sequence[Sample], rows: Tensor) -> list[Proof]:
     """Compare some `rows` (R,) of each attention, stage by stage, with the model's own."""
     # Q, K and V of these positions, then all later stages of these queries with all keys.
     projected, later = [], []
+    masks: dict[object, Tensor | None] = {}  # by the rule that they follow
     for sample in samples:
-        positions, across = sample.part, sample.record.at(rows, _ALL)
+        record, positions = sample.record, sample.part
+        rule = record.visible, record.query.dtype, record.query.device
+        if rule[0] is not None and rule in masks:
+            across = replace(replace(record, visible=None).at(rows, _ALL), mask=masks[rule])
+        else:
+            across = record.at(rows, _ALL)
+            masks[rule] = across.mask
         if (known := across.projection) is not None:
             known = replace(known, query=None, key=None, value=None)
         expected = model_values(positions, sample.reference)

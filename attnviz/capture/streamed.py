@@ -40,13 +40,18 @@ from attnviz.results import (
     MapSummary,
     Reference,
 )
-from attnviz.runtime.compat import SOFTMAX, outside_dispatch_modes, supports_fused_attention
+from attnviz.runtime.compat import (
+    FUSED_ATTENTION,
+    SOFTMAX,
+    arguments_for_sums,
+    outside_dispatch_modes,
+    supports_fused_attention,
+)
 from attnviz.runtime.progress import part
 from attnviz.streaming import ScoreSpec, attend
 
 _LINEAR_START = 64  # tokens, from which is learned what is linear
 _START = 256  # tokens, for which the output is compared with that of the model as loaded
-_OPERATOR, _SUMS = "_scaled_dot_product_", "compute_log_sumexp"  # and its argument
 _FUSED = ("scaled_dot_product", "flash_attention", "efficient_attention")  # torch's operators
 
 
@@ -184,11 +189,9 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.fused: list[tuple[dict[str, Any], Tensor, Tensor]] = []
 
     def attend(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if not (args[:1] and getattr(args[0], "is_cuda", False) and name.startswith(_OPERATOR)):
+        if not (name.startswith(FUSED_ATTENTION) and args[0].is_cuda):
             return super().attend(func, name, args, kwargs)
-        names = [argument.name for argument in func._schema.arguments]
-        given = dict(zip(names, args, strict=False)) | dict(kwargs)
-        given |= {_SUMS: True} if _SUMS in names else {}  # else there are none
+        given = arguments_for_sums(func, args, kwargs)
         result = func(**given)
         self.fused.append((given, result[0], result[1]))
         return result

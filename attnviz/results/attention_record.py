@@ -127,13 +127,20 @@ class MaskRule(Savable):
 
     def empty(self, m: int, n: int, device: torch.device) -> Tensor:
         """Return which queries may read no key at all, (m,)."""
+        if (m, n, device) in self._empty:  # all layers ask
+            return self._empty[m, n, device]
         i = torch.arange(m, device=device) + self.offset
         first = i * 0 if self.before is None else (i - self.before).clamp(0, n)
         end = i * 0 + n if self.after is None else (i + self.after + 1).clamp(0, n)
-        if self.keys is None:
-            return end <= first
-        known = torch.nn.functional.pad(self.keys.to(device).cumsum(0), (1, 0))
-        return (end <= first) | (known[end] <= known[first])
+        empty = end <= first
+        if self.keys is not None:
+            known = torch.nn.functional.pad(self.keys.to(device).cumsum(0), (1, 0))
+            empty |= known[end] <= known[first]
+        return self._empty.setdefault((m, n, device), empty)
+
+    @cached_property
+    def _empty(self) -> dict[tuple[int, int, torch.device], Tensor]:
+        return {}
 
 
 @documented

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only as tree_map_only
 # The names of operators as a dispatch mode sees them: torch.softmax and Tensor.to.
 SOFTMAX = frozenset({"_softmax", "_safe_softmax"})
 CAST = "_to_copy"
+FUSED_ATTENTION = "_scaled_dot_product_"  # what their names start with
 
 _wrap_lock = Lock()
 
@@ -48,6 +49,13 @@ def storage_id(storage: torch.UntypedStorage) -> int:
 def is_in_place(operator: Any) -> bool:
     """Whether an ATen operator writes into one of its arguments."""
     return bool(operator._schema.is_mutable)
+
+
+def arguments_for_sums(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the arguments of a fused attention by name, so that it returns its log-sum-exp too."""
+    names = [argument.name for argument in operator._schema.arguments]
+    sums = {"compute_log_sumexp": True} if "compute_log_sumexp" in names else {}
+    return dict(zip(names, args, strict=False)) | dict(kwargs) | sums
 
 
 def wrap_once(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:

@@ -106,7 +106,7 @@ class _Plan:
             np.zeros(0, bool) if keys is None else keys.numpy()
             for keys in (rule.keys, buffers.marks)
         )
-        self.empty = rule.empty(m, n, spec.query.device).numpy()
+        self.empty = rule.empty(m, n, spec.query.device).numpy().copy()
         self.sinks = np.full((H, m), NEVER, np.float32)
         if (sinks := spec.sinks_by_row) is not None:
             self.sinks[:] = (sinks * LOG2_E).numpy()
