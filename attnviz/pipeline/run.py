@@ -626,8 +626,11 @@ def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
 
 
 def _bytes(sample: Sample) -> int:
-    """Return how much memory the tensors of a record take."""
-    return sum(part.nbytes for part in vars(sample.record).values() if isinstance(part, Tensor))
+    """Return how much memory a record takes, with weights that may be elsewhere otherwise."""
+    made = sample.record.projection
+    weights = [getattr(part, "weight", None) for part in vars(made).values()] if made else []
+    parts = [*vars(sample.record).values(), *weights]
+    return sum(part.nbytes for part in parts if isinstance(part, Tensor))
 
 
 def sampled_rows(length: int, heads: int) -> Tensor:
