@@ -112,8 +112,7 @@ def view(call: Call) -> int:
 
     from attnviz.interactive.page import view as make_page
 
-    page = make_page(result, compare=other, **options)
-    return call.save_page(page, page.checked_agreement)
+    return call.save_page(make_page(result, compare=other, **options))
 
 
 def _explained_tokens(call: Call) -> int:
@@ -136,8 +135,7 @@ def _explained_tokens(call: Call) -> int:
 @Command("demo", "demo.html", _PAGE, PAGE_SUFFIXES, "reading five texts", without=_OF_LOAD)
 def demo(call: Call) -> int:
     """Write a page to begin with: attention in five texts, the senses of a word, and a shift."""
-    page = call.compute()
-    return call.save_page(page, page.checked_agreement)
+    return call.save_page(call.compute())
 
 
 Command("steps", "steps.png", _MAP, without="mode", defaults={"mode": "full"})()
@@ -220,8 +218,7 @@ def explore(call: Call) -> int:
     lowers, and what is lost without it. It is one file and works offline. Models of images and
     sounds have pictures and outlines in place of texts.
     """
-    result = call.compute()
-    return call.save_page(result.page(), result.checked_agreement)
+    return call.save_page(call.compute().page())
 
 
 @Command("compare", "comparison.png", arguments="models texts", without="model", loads=True)

@@ -215,12 +215,12 @@ def view(
         title = f"What the heads of {result.provenance.model} do"
         return View([result], title, result.payload, explorer_page)
     result = attended(result, model, inputs)
-    compare = None if compare is None else one_result(compare, streamed=True)
-    results = [one for one in (result, compare) if one is not None]
+    results = [result]
     if compare is not None:
         if explain is not None:
             raise InputError("A page of two results has no explanations. Leave one out.")
-        _expect_same_shape(result, compare)
+        results.append(one_result(compare, streamed=True))
+        _expect_same_shape(*results)
     layer, (head,), _ = choose_head(result, layer, head)
     if show == "steps" and not result.streamed:
         result = result.without_linear("steps need")
@@ -261,7 +261,7 @@ def demo(*, model: Model | Loadable | None = None) -> View:
         figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
         return {"frames": frames, "figures": figures}
 
-    make = partial(_document, "attnviz.iife.js", "attnviz.css", template="demo.jinja")
+    make = partial(_document, "demo.jinja")
     return View([*results, *drawn], "A page to begin with", collect, make)
 
 
@@ -281,9 +281,8 @@ def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
     if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
         return
     sizes = [
-        f"{len(of_result)} × {len(one.kept)} on {one.query_axis.padding.count(False):,}"
-        for of_result in attentions
-        for one in of_result[:1]
+        f"{len(every)} × {len(every[0].kept)} on {every[0].query_axis.padding.count(False):,}"
+        for every in attentions
     ]
     raise InputError(
         "Only results of the same shape can be compared weight by weight, but these have layers × "
@@ -378,46 +377,21 @@ def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
 
 
-def make_page(data: Mapping[str, Any]) -> str:
-    """Return the document of a view; `data` is what `make_payload` returns."""
-    results = data["payload"]["results"]
-    return _document(
-        "attnviz.iife.js",
-        "attnviz.css",
-        data,
-        title=" and ".join(result["source"] for result in results),
-        lines=[line for result in results for line in (result["source"], result["summary"])],
-        drawn="the maps on this page",
-        command="heatmap TEXT",
-        images="data: blob:",
-    )
-
-
-def explorer_page(payload: Mapping[str, Any]) -> str:
-    """Return the document of all heads; `payload` is what `frontend/src/explorer/data.ts` reads."""
-    has_pictures = any(medium["image"] for medium in payload.get("media", {}).values())
-    return _document(
-        "attnviz.explore.js",
-        "attnviz.explore.css",
-        payload,
-        title=f"What the heads of {payload['model']} do",
-        lines=[payload["verdict"]],
-        drawn="this page",
-        command="survey",
-        images="data:" if has_pictures else "",
-    )
-
-
-def _document(script: str, style: str, data: Mapping[str, Any], **parts: Any) -> str:
+def _document(template: str, data: Mapping[str, Any]) -> str:
     """Return a document. Only its own script and style can run in it."""
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
-    for name, file in (("script", script), ("style", style)):
-        digest = base64.b64encode(hashlib.sha256(static(file).encode()).digest()).decode("ascii")
-        parts |= {name: static(file), f"{name}_hash": digest}
-    template = environment.get_template(parts.pop("template", "page.jinja"))
-    return template.render(data=compact_json(data), shown=data, **parts)
+    environment.globals |= {"static": static, "sha256": _sha256}
+    return environment.get_template(template).render(data=compact_json(data), shown=data)
+
+
+make_page = partial(_document, "view.jinja")  # of what `make_payload` returns
+explorer_page = partial(_document, "explore.jinja")  # of what `ExploreResult.payload` returns
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def make_frame(page: str, title: str) -> str:

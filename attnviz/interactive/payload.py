@@ -159,7 +159,9 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
         for levels in (*_LEVELS, _LEVELS[1]):
             yield [
                 known
-                if known and twins[0].vectors_are_smaller and all(head.follows for head in twins)
+                if known
+                and twins[0].vectors_are_smaller
+                and not any(head.rule["added"] for head in twins)
                 else {"map": levels}
                 for known, twins in zip(vectors, heads, strict=True)
             ]
@@ -555,11 +557,6 @@ class Head:
         """Whether queries and keys need fewer bytes than the map, by a rough estimate."""
         (m, n), d = self.record.size, self.record.query.shape[-1]
         return 1.5 * (m + n) * d < m * n
-
-    @property
-    def follows(self) -> bool:
-        """Whether the map follows from queries, keys and the rule alone."""
-        return not self.rule["added"]
 
     @cached_property
     def rule(self) -> Json:

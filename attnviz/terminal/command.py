@@ -1,7 +1,6 @@
 """Commands made of public functions: a parameter is an option, and its docstring the help.
 
-A function is read from its source (`source.py`) and imported when its command runs, so that help
-loads neither torch nor matplotlib. `attnviz/commands.py` declares what no signature says.
+`attnviz/commands.py` declares what no signature says.
 """
 
 from __future__ import annotations
@@ -344,11 +343,11 @@ class Call:
         with progress_bar(self.command.doing):
             return getattr(attnviz, self.command.function)(**values)
 
-    def save_page(self, page: Any, agreement: Any) -> int:
+    def save_page(self, page: Any) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
         with progress_bar("writing the page"):
             page.save(self.path, force=self.force)
-        code = print_verdict(agreement, self.path, json=False)
+        code = print_verdict(page.checked_agreement, self.path, json=False)
         if self.given["open"]:
             typer.launch(str(self.path))
         return code
