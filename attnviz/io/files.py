@@ -65,20 +65,16 @@ def read_text(path: Path, *, most: int) -> str:
     path = Path("/dev/stdin") if str(path) == "-" else path
     try:
         with translated(path, "read"):
-            status = _stat(path)
-            if stat.S_ISFIFO(status.st_mode):
-                with path.open("rb") as pipe:
-                    data = pipe.read(most + 1)
-                if len(data) > most:
-                    raise OSError(0, f"it has more than {most:,} bytes")
-                return data.decode("utf-8-sig")
-            if stat.S_ISDIR(status.st_mode):
+            mode = _stat(path).st_mode
+            if stat.S_ISDIR(mode):
                 raise OSError(0, "it is a folder")
-            if not stat.S_ISREG(status.st_mode):
+            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
                 raise OSError(0, "it is not a plain file")
-            if (size := status.st_size) > most:
-                raise OSError(0, f"it has {size:,} bytes, and may have at most {most:,} bytes")
-            return path.read_text("utf-8-sig")
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+            if len(data) > most:
+                raise OSError(0, f"it has more than {most:,} bytes")
+            return io.TextIOWrapper(io.BytesIO(data), "utf-8-sig").read()
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
 

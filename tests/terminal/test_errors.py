@@ -627,11 +627,11 @@ def test_keyboard_interrupt_propagates_in_python(monkeypatch):
 
 def test_a_text_comes_from_a_pipe(capsys, sound):
     reader, writer = os.pipe()
-    os.write(writer, TEXT.encode())
+    os.write(writer, f"{TEXT}\r\n".encode())
     os.close(writer)
     assert run(["verify", "--file", f"/dev/fd/{reader}", "-m", str(sound), "--json"]) == 0
     os.close(reader)
-    assert json.loads(capsys.readouterr().out)["text"] == TEXT
+    assert json.loads(capsys.readouterr().out)["text"] == f"{TEXT}\n"  # as of a file
 
 
 def test_a_pipe_may_hold_too_much(capsys, monkeypatch):

@@ -156,7 +156,7 @@ TEXTS = {
     "far too large": ('{"X": [[1e99999999999999999999]]}', "InvalidOperation"),
     "very many digits": (f'{{"X": [[{"9" * 5000}]]}}', NUMBERS),
     "deep": ('{"X": ' + "[" * 100_000 + "]" * 100_000 + "}", "maximum recursion depth exceeded"),
-    "huge": ('{"title": "' + "x" * 1_000_001 + '"}', "at most 1,000,000 bytes"),
+    "huge": ('{"title": "' + "x" * 1_000_001 + '"}', "more than 1,000,000 bytes"),
 }
 
 

@@ -141,7 +141,7 @@ TEXTS = {
     "a folder as a file": typed("heatmap --file folder.txt", 2, "it is a folder"),
     "a device as a file": typed("heatmap --file /dev/zero", 2, "it is not a plain file"),
     "a link to itself as a file": typed("heatmap --file loop.txt", 2, "loop.txt"),
-    "a file of 64 MB": typed("heatmap --file huge.txt", 2, "at most 67,108,864 bytes"),
+    "a file of 64 MB": typed("heatmap --file huge.txt", 2, "more than 67,108,864 bytes"),
     "typed [SEP]": typed("heatmap 'the [SEP] train [CLS]' -m tiny -o x.json", leaves="x.json"),
     "typed [MASK]": typed(
         "heatmap '[MASK] left' -m tiny --find '[MASK]:left' -o x.json", leaves="x.json"
