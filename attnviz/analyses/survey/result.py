@@ -14,7 +14,7 @@ from torch import Tensor
 from attnviz.errors import expect_names
 from attnviz.results import AgreementReport, Provenance, Result, Savable
 from attnviz.results.agreement_report import LINEAR
-from attnviz.results.base import Columns, column, described, doc, documented, finite
+from attnviz.results.base import Columns, column, described, doc, documented, finite, proof
 from attnviz.results.text import counted, dim, plain_table, with_minus
 
 SURE = 0.01  # a difference with a smaller p-value is sure
@@ -56,7 +56,7 @@ class HeadTable(Result):
             columns[name] = np.repeat(values, count).tolist()
         columns["statistic"] = list(self.statistics) * len(self.heads)
         for name, array in self.to_arrays().items():
-            if array.shape[1] == count:
+            if name != "distances":
                 columns[name] = column(array)
         return columns
 
@@ -214,8 +214,7 @@ class SurveyResult(HeadTable):
             "confirmations": [
                 {**finite(asdict(one)), "confirmed": one.confirmed} for one in self.confirmations
             ],
-            "provenance": asdict(self.provenance),
-            "agreement": self.checked_agreement.about(),
+            **proof(self),
         }
 
     def _columns_of_heads(self) -> Columns:

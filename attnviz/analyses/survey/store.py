@@ -104,7 +104,7 @@ class Folder:
             "compared": statistics.compared,
             "differences": statistics.differences.tolist(),
         }
-        table = long_table(statistics, self.heads, self.statistics)
+        table = self._table(statistics)
         # Page checksums do not cover the metadata.
         metadata = json.dumps(about | {"digest": _digest(about)})
         table = table.replace_schema_metadata({_ABOUT: metadata})
@@ -123,52 +123,46 @@ class Folder:
                 "another folder."
             )
         for path in paths:
-            yield from_table(pq.read_table(path), self.heads, self.statistics)
+            yield self._statistics_of(pq.read_table(path))
 
+    def _table(self, statistics: TextStatistics) -> pa.Table:
+        """Return one row for each sentence, head and statistic that a text has."""
+        text, head, statistic = np.nonzero(~statistics.value.isnan().numpy())
+        stacks = list(dict.fromkeys(name.stack for name in self.heads))
+        stack_codes = np.array([stacks.index(name.stack) for name in self.heads], np.int8)
+        columns: list[Any] = [
+            np.array(statistics.numbers, np.int64)[text],
+            np.array(statistics.tokens, np.int32)[text],
+            pa.DictionaryArray.from_arrays(stack_codes[head], stacks),
+            np.array([name.layer for name in self.heads], np.int16)[head],
+            np.array([name.head for name in self.heads], np.int16)[head],
+            pa.DictionaryArray.from_arrays(statistic.astype(np.int8), list(self.statistics)),
+        ]
+        for name in _VALUES:
+            columns.append(getattr(statistics, name).numpy()[text, head, statistic])
+        return pa.table(columns, schema=_SCHEMA)
 
-def long_table(
-    statistics: TextStatistics, heads: Sequence[HeadName], names: Sequence[str]
-) -> pa.Table:
-    """Return one row for each sentence, head and statistic that a text has."""
-    text, head, statistic = np.nonzero(~statistics.value.isnan().numpy())
-    stacks = list(dict.fromkeys(name.stack for name in heads))
-    stack_codes = np.array([stacks.index(name.stack) for name in heads], np.int8)
-    columns: list[Any] = [
-        np.array(statistics.numbers, np.int64)[text],
-        np.array(statistics.tokens, np.int32)[text],
-        pa.DictionaryArray.from_arrays(stack_codes[head], stacks),
-        np.array([name.layer for name in heads], np.int16)[head],
-        np.array([name.head for name in heads], np.int16)[head],
-        pa.DictionaryArray.from_arrays(statistic.astype(np.int8), list(names)),
-    ]
-    for name in _VALUES:
-        columns.append(getattr(statistics, name).numpy()[text, head, statistic])
-    return pa.table(columns, schema=_SCHEMA)
-
-
-def from_table(
-    table: pa.Table, heads: Sequence[HeadName], statistics: Sequence[str]
-) -> TextStatistics:
-    """Return the statistics in a part."""
-    frame = table.to_pandas()
-    names = pd.MultiIndex.from_tuples([(name.stack, name.layer, name.head) for name in heads])
-    head = names.get_indexer(pd.MultiIndex.from_frame(frame[["stack", "layer", "head"]]))
-    statistic = pd.Index(statistics).get_indexer(frame["statistic"])
-    numbers, first, text = np.unique(frame["sentence"], return_index=True, return_inverse=True)
-    about = json.loads(table.schema.metadata[_ABOUT])
-
-    values = {}
-    for name in _VALUES:
-        array = np.full((len(numbers), len(heads), len(statistics)), np.nan, np.float32)
-        array[text, head, statistic] = frame[name]
-        values[name] = torch.from_numpy(array)
-    return TextStatistics(
-        numbers=tuple(numbers.tolist()),
-        tokens=tuple(frame["tokens"][first].tolist()),
-        differences=torch.tensor(about["differences"], dtype=torch.float64, device="cpu"),
-        compared=about["compared"],
-        **values,
-    )
+    def _statistics_of(self, table: pa.Table) -> TextStatistics:
+        """Return the statistics in a part."""
+        frame = table.to_pandas()
+        heads = [(name.stack, name.layer, name.head) for name in self.heads]
+        keys = pd.MultiIndex.from_frame(frame[["stack", "layer", "head"]])
+        head = pd.MultiIndex.from_tuples(heads).get_indexer(keys)
+        statistic = pd.Index(self.statistics).get_indexer(frame["statistic"])
+        numbers, first, text = np.unique(frame["sentence"], return_index=True, return_inverse=True)
+        about = json.loads(table.schema.metadata[_ABOUT])
+        values = {}
+        for name in _VALUES:
+            array = np.full((len(numbers), len(heads), len(self.statistics)), np.nan, np.float32)
+            array[text, head, statistic] = frame[name]
+            values[name] = torch.from_numpy(array)
+        return TextStatistics(
+            numbers=tuple(numbers.tolist()),
+            tokens=tuple(frame["tokens"][first].tolist()),
+            differences=torch.tensor(about["differences"], dtype=torch.float64, device="cpu"),
+            compared=about["compared"],
+            **values,
+        )
 
 
 def _digest(about: Mapping[str, Any]) -> str:

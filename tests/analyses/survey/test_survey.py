@@ -174,6 +174,15 @@ def test_the_figure_shows_every_statistic_and_names_the_heads(found):
     )
 
 
+def test_as_many_heads_as_statistics_have_the_same_columns(found):
+    count = len(found.statistics)
+    names = [name for name, numbers in found.to_arrays().items() if name != "distances"]
+    cut: dict = {name: getattr(found, name)[:count] for name in (*names, "roles", "clusters")}
+    distances = found.distances[:count, :count]
+    few = replace(found, **cut, heads=found.heads[:count], distances=distances)
+    assert [*few.to_frame().columns] == [*found.to_frame().columns]
+
+
 @pytest.mark.long
 def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys, once):
     monkeypatch.chdir(tmp_path)
