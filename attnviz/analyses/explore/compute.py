@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from glob import has_magic
+from glob import glob
 from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
@@ -124,14 +124,13 @@ def explore(
     texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed, sample)
     if isinstance(texts, str) and texts == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
-    if isinstance(texts, str | Path) and not Path(texts).exists() and not has_magic(str(texts)):
+    if isinstance(texts, str | Path) and not glob(str(texts)):  # noqa: PTH207
         raise InputError(f"There is no file or folder {texts}. Name another one, {OR_SAMPLE}.")
     check_corpus(texts, column, media=True)
     model, kind = load_reader(model, special_tokens, media=True)
     source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
     if kind != "text":
-        corpus: TextCorpus | MediaCorpus
-        corpus = MediaCorpus(model, kind, source, truncate, skip_bad)
+        corpus: TextCorpus | MediaCorpus = MediaCorpus(model, kind, source, truncate, skip_bad)
     elif is_of_media(source):
         raise InputError(
             f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
@@ -543,7 +542,9 @@ def _shown_media(
     for medium in corpus.some(numbers):
         number, wave, name = str(medium.number), medium.batch.waveform, literal(medium.name, 80)
         if wave is not None:
-            media[number] = ShownMedium(name, seconds=wave.seconds, outline=_outline(wave.extremes))
+            parts = np.array_split(wave.extremes.numpy(), min(400, len(wave.extremes)))
+            outline = tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)
+            media[number] = ShownMedium(name, seconds=wave.seconds, outline=outline)
             tokens[number] = _decoded(corpus.model, medium.ids) if medium.ids else ()
         elif medium.batch.image is not None:
             pictures[number] = Image.fromarray(medium.batch.image.cpu().numpy())
@@ -559,8 +560,3 @@ def _shown_media(
             break
     media = {number: replace(one, image=encoded.get(number, "")) for number, one in media.items()}
     return media, tokens
-
-
-def _outline(extremes: torch.Tensor) -> tuple[tuple[float, float], ...]:
-    parts = np.array_split(extremes.numpy(), min(400, len(extremes)))
-    return tuple((round(float(p.min()), 3), round(float(p.max()), 3)) for p in parts)

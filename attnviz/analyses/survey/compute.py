@@ -229,7 +229,14 @@ def survey_corpus(
         summaries: list[Path] = []
 
         def measured(parts: Iterable[Part]) -> Iterator[MeasuredPart]:
-            return _with_progress(measure(heads, parts), NOUNS[corpus.kind], corpus.rows)
+            """Measure parts, and report how many texts are done, at which rate."""
+            done, start, count = 0, time.monotonic(), corpus.rows
+            for one in measure(heads, parts):
+                done += len(one[1])
+                rate = done / max(1e-9, time.monotonic() - start)
+                share = None if count is None else (one[1][-1].number + 1) / count
+                say(f"{done:,} {NOUNS[corpus.kind]}, {rate:,.0f} a second", share)
+                yield one
 
         if out is None:
             in_order = _in_order(measured(enumerate(in_parts)))
@@ -283,19 +290,6 @@ def _open_folder(
     folder = Folder(path, about, heads.heads, heads.names)
     folder.open(**how)
     return folder
-
-
-def _with_progress(
-    parts: Iterable[MeasuredPart], noun: str, count: int | None
-) -> Iterator[MeasuredPart]:
-    """Report how many texts have been measured, at which rate, of how many."""
-    texts, start = 0, time.monotonic()
-    for one in parts:
-        texts += len(one[1])
-        rate = texts / max(1e-9, time.monotonic() - start)
-        last = max(text.number for text in one[1]) + 1
-        say(f"{texts:,} {noun}, {rate:,.0f} a second", None if count is None else last / count)
-        yield one
 
 
 def _in_folder(

@@ -7,6 +7,7 @@ import csv
 import glob
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
@@ -23,6 +24,7 @@ from attnviz.inputs.batch import Batch, Inputs, encode, read_texts
 from attnviz.inputs.image import Picture, read_image
 from attnviz.inputs.text import max_tokens, spelled, tokenize, tokenizer_of, translate
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
+from attnviz.io.files import is_file, translated
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, attend, load
@@ -138,8 +140,9 @@ def is_of_media(source: object) -> bool:
     """Whether a corpus is a folder, a pattern of names, or an image or a sound."""
     if not isinstance(source, str | os.PathLike):
         return False
-    is_file = any(ending(source) in endings for endings in MEDIA_SUFFIXES.values())
-    return is_file or Path(source).is_dir() or glob.has_magic(str(source))
+    is_media = any(ending(source) in endings for endings in MEDIA_SUFFIXES.values())
+    is_folder = os.path.isdir(source)  # noqa: PTH112  a name may be too long for a path
+    return is_media or is_folder or glob.has_magic(str(source))
 
 
 def ending(path: Any) -> str:
@@ -162,10 +165,10 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
         return
     if ending(path := Path(source)) not in SUFFIXES:
         raise InputError(
-            f"{path.name!r} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be - "
-            "for standard input. Rename it, or pass a list of texts."
+            f"{path.name!r:.60} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be "
+            "- for standard input. Rename it, or pass a list of texts."
         )
-    if not path.is_file():
+    if not is_file(path):
         other = f", {OR_SAMPLE}" if media else ""
         raise InputError(f"There is no file {path}. Check the name of the corpus{other}.")
 
@@ -191,7 +194,7 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
         yield from _parquet(path, column)
         return
     is_table = suffix in (".csv", ".tsv")
-    try:
+    with translated(path, "read"):
         with path.open("rb") as start:
             if start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise InputError(f"{path} is UTF-16 text. Save it as UTF-8.")
@@ -202,8 +205,6 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
                 yield from _json_lines(file, path.name, column)
             else:
                 yield from _lines(file, path.name)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}. Name another file.") from None
 
 
 def _no_string(item: Any, number: int) -> TokenIds | Chat | InputError:
@@ -469,24 +470,22 @@ class TextCorpus:
         ]
 
 
-def batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield the indices of texts of similar length, the shortest first, so that padding is little.
+def batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Return the indices of texts of similar length, the shortest first, so that padding is little.
 
     tokens : the most positions of a batch, with padding; a single text may have more. The weights
     of a head are limited too.
 
-    >>> list(batches([5, 2, 9, 2], tokens=10))
+    >>> batches([5, 2, 9, 2], tokens=10)
     [[1, 3], [0], [2]]
     """
-    batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
-        positions = (len(batch) + 1) * lengths[index]
-        if batch and (positions > tokens or positions * lengths[index] > _BATCH_WEIGHTS):
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        positions = (len(batches[-1]) + 1) * lengths[index] if batches else math.inf
+        if positions > tokens or positions * lengths[index] > _BATCH_WEIGHTS:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -550,24 +549,20 @@ class MediaCorpus:
         path, endings = Path(source), MEDIA_SUFFIXES[self.kind]
         if path.is_dir() or glob.has_magic(str(source)):
             names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
-            if files := sorted(name for name in names if ending(name) in endings):
-                return files
-            raise InputError(
-                f"{source} has no {noun[:-1]} for {self.model.name}: name a folder of {noun} "
-                f"({', '.join(endings[:3])}, …)."
-            )
-        if not path.is_file():
+            files = sorted(name for name in names if ending(name) in endings)
+        elif not path.is_file():
             raise InputError(f"There is no folder or file {path}. Check the name of the corpus.")
-        if ending(path) in endings:
-            return [path]
-        if ending(path) == ".txt":
-            lines = path.read_text("utf-8", errors="replace").splitlines()
-            named = [line.strip() for line in lines if line.strip()]
-            if named and (path.parent / named[0]).is_file():
-                return [path.parent / name for name in named]
+        elif ending(path) == ".txt":
+            lines = map(str.strip, path.read_text("utf-8", errors="replace").splitlines())
+            files = [path.parent / name for name in lines if name]
+            files = files if files and files[0].is_file() else []
+        else:
+            files = [path] if ending(path) in endings else []
+        if files:
+            return files
         raise InputError(
-            f"{self.model.name} reads {noun}, and {path.name} is no list of them. Name a folder of "
-            f"{noun}, or a .txt file with the name of one in each line."
+            f"{source} has no {noun[:-1]} for {self.model.name}: name a folder of {noun} "
+            f"({', '.join(endings[:3])}, …), or a .txt file with the name of one in each line."
         )
 
     @property

@@ -172,7 +172,7 @@ class HeadStatistics:
         if self.one_by_one or self.separate:
             return [[index] for index in range(len(lengths))]
         most = _BATCH_TOKENS.get(self.checkpoint.device.type, _BATCH_TOKENS["cuda"])
-        return list(batches(lengths, most // copies))
+        return batches(lengths, most // copies)
 
     def batched(self, texts: Sequence[Any]) -> list[list[Any]]:
         """Return texts as they are run together, once each."""

@@ -203,7 +203,6 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     ]
     room = page.ruler.widest(labels, SMALL_SIZE) + 0.08
     height = _CONFIRMED * len(shown)
-    dashed: dict[str, Any] = {"linewidth": 0.8, "linestyle": "--"}
     ax = page.axes(page.left + room, top, inner - room - 0.3, height)
     for y, one in enumerate(shown):
         ax.barh(y, one.accuracy_without, height=0.6, color=colors.get(one.role, theme().muted))
@@ -211,7 +210,7 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
             one.random_accuracies, [y] * len(one.random_accuracies), "|",
             color=theme().ink, markersize=5, markeredgewidth=0.6,
         )  # fmt: skip
-        ax.plot([one.accuracy] * 2, [y - 0.5, y + 0.5], color=theme().muted, **dashed)
+        ax.plot([one.accuracy] * 2, [y - 0.5, y + 0.5], "--", color=theme().muted, linewidth=0.8)
         middle, share = top + _CONFIRMED * (y + 0.5), f"{one.accuracy_without:.0%}"
         page.write(page.left, middle, [labels[y]], va="center_baseline")
         page.write(page.right, middle, [share], align="right", va="center_baseline")

@@ -181,7 +181,7 @@ def test_bad_corpora_get_one_line(tokenizer, tmp_path, capsys):
     PICTURES[0].save(tmp_path / "broken" / "b.png")
     for source, message in [
         (tmp_path / "empty", "has no image"),
-        (tmp_path / "texts.txt", "reads images, and texts.txt is no list of them"),
+        (tmp_path / "texts.txt", "texts.txt has no image for"),
         (tmp_path / "none", "There is no file or folder"),
         (tmp_path / "broken", "image 1: .*cannot be read as an image"),
         (["The bank was full of cash."], "image 1: There is no image file"),

@@ -195,6 +195,13 @@ def test_the_corpus_is_checked_before_a_model_is_loaded(
 
 
 @pytest.mark.parametrize("reader", [attnviz.survey, attnviz.explore])
+@pytest.mark.parametrize("end", ["", ".txt"])
+def test_a_text_in_place_of_a_corpus_is_refused(reader, end):
+    with pytest.raises(InputError, match=r"is not a corpus|There is no file"):
+        reader("the train left the station " * 15 + end)
+
+
+@pytest.mark.parametrize("reader", [attnviz.survey, attnviz.explore])
 def test_what_is_no_list_of_texts_is_refused(reader):
     with pytest.raises(InputError, match="Give one column, such as"):
         reader(pd.DataFrame({"text": TEXTS}))
