@@ -124,7 +124,7 @@ def prove_all(records: Sequence[AttentionRecord], references: Sequence[Reference
         for record, reference in pairs
         if not isinstance(reference, LinearReference)
     ]
-    proofs = iter(prove_each(softmax))
+    proofs = iter(prove(softmax))
     return [
         prove_linear(record, reference)
         if isinstance(record, LinearAttention) and isinstance(reference, LinearReference)
@@ -133,21 +133,16 @@ def prove_all(records: Sequence[AttentionRecord], references: Sequence[Reference
     ]
 
 
-def prove(record: AttentionRecord, expected: Values) -> Proof:
-    """Compare a record with the model's own values, and check that the canary is caught."""
-    return prove_each([(record, expected)])[0]
-
-
-def prove_each(pairs: Sequence[tuple[AttentionRecord, Values]]) -> list[Proof]:
-    """Return what `prove` returns for each attention; those of one form are measured together."""
-    checks, caught = _compare(pairs)
+def prove(pairs: Sequence[tuple[AttentionRecord, Values]]) -> list[Proof]:
+    """Compare each attention with the model's own values, and check that the canary is caught."""
+    checks, caught = compare(pairs)
     # Only the stages after the scale are compared: a wrong Q must not count as a caught canary.
     missed = {
         n: (replace(record, scale=record.scale * CANARY, projection=None, input=None), expected)
         for n, (record, expected) in enumerate(pairs)
         if not caught[n]
     }
-    others = zip(missed, compare_each([*missed.values()]), strict=True)
+    others = zip(missed, compare([*missed.values()])[0], strict=True)
     unproven = {n for n, of_one in others if all(check.passed for check in of_one)}
     return [
         Proof(record.place, of_one, stages_not_compared(record, of_one), n in unproven)
@@ -184,22 +179,13 @@ def model_values(record: AttentionRecord, reference: Reference) -> Values:
     return {stage: value for stage, value in values if value is not None}
 
 
-def compare(record: AttentionRecord, expected: Values) -> tuple[StageCheck, ...]:
-    """Compare each stage for which the model's own value is known."""
-    return compare_each([(record, expected)])[0]
-
-
-def compare_each(
-    pairs: Sequence[tuple[AttentionRecord, Values]],
-) -> list[tuple[StageCheck, ...]]:
-    """Return what `compare` returns for each attention; those of one form are together."""
-    return _compare(pairs)[0]
-
-
-def _compare(
+def compare(
     pairs: Sequence[tuple[AttentionRecord, Values]],
 ) -> tuple[list[tuple[StageCheck, ...]], list[bool]]:
-    """Return the checks of the known stages of each attention, and if scores show the canary."""
+    """Return the checks of the known stages of each attention, and if scores show the canary.
+
+    Attentions of one form are measured together.
+    """
     of_form: dict[object, list[int]] = {}
     for n, (record, expected) in enumerate(pairs):
         if expected:
@@ -665,11 +651,9 @@ def verify_saved(result: AttentionResult) -> AgreementReport:
     digests say whether Q and K, from which the weights follow, are those that were checked.
     """
     report = result.checked_agreement
-    again = {
-        (record.path, record.layer, check.stage): check
-        for record in result.records
-        for check in compare(record, {s: getattr(record, s).double() for s in _PROJECTED})
-    }
+    values = [{s: getattr(record, s).double() for s in _PROJECTED} for record in result.records]
+    checks_of, _ = compare([*zip(result.records, values, strict=True)])
+    again = {(c.path, c.layer, c.stage): c for checks in checks_of for c in checks}
     recomputed = tuple(stage for stage in _PROJECTED if any(key[-1] == stage for key in again))
     checks = [again.pop((c.path, c.layer, c.stage), c) for c in report.checks]
     return replace(report, checks=(*checks, *again.values()), recomputed=recomputed)

@@ -18,11 +18,11 @@ from torch.nn.functional import pad
 from attnviz.agreement.compare import (
     Proof,
     cat,
-    compare_each,
+    compare,
     form,
     join,
     model_values,
-    prove_each,
+    prove,
     stages_not_compared,
 )
 from attnviz.agreement.verdict import SMALLEST, bounded_check, largest_by_head
@@ -62,9 +62,8 @@ def prove_rows(samples: Sequence[Sample], rows: Tensor) -> list[Proof]:
         projected.append((positions, {stage: expected.pop(stage) for stage in _PROJECTED}))
         later.append((replace(across, projection=known), expected))
     proofs = []
-    for sample, of_projected, proof in zip(
-        samples, compare_each(projected), prove_each(later), strict=True
-    ):
+    together = zip(samples, compare(projected)[0], prove(later), strict=True)
+    for sample, of_projected, proof in together:
         checks = (*of_projected, *proof.checks)
         left_out = stages_not_compared(sample.record, checks)
         proofs.append(replace(proof, checks=checks, not_compared=left_out))

@@ -44,7 +44,7 @@ def run(place: str, dtype: str, names: frozenset[str] = frozenset()) -> dict[str
                      for values in [values_of_stages(*pair)]]  # fmt: skip
         before.append(of_layers[index])
         record, reference = pairs[index]
-        unproven.append(prove(record, model_values(record, reference)).unproven)
+        unproven.append(prove([(record, model_values(record, reference))])[0].unproven)
         unplanted.append(count_alarms([accepted for _, accepted in of_layers]))
     planted = []
     for fault, test_place in faults_of(place, dtype):

@@ -130,7 +130,7 @@ def test_rows_of_a_long_text_are_measured_without_a_wait(reduced, stop_at_the_co
     for ((sample,), rows), _ in reduced["prove_rows"]:
         across = on_meta(sample.record).at(rows, slice(None))
         with pytest.raises(Copied):
-            compare.prove(across, compare.model_values(across, on_meta(sample.reference)))
+            compare.prove([(across, compare.model_values(across, on_meta(sample.reference)))])
         with pytest.raises(Copied):
             agreement.prove_rows([on_meta(sample)], rows)
 

@@ -58,7 +58,7 @@ def verify(records, references):
 def prove_each(capture):
     """Return the proof of every attention of a text."""
     pairs = zip(capture.records, capture.references, strict=True)
-    return [prove(record, model_values(record, reference)) for record, reference in pairs]
+    return [prove([(record, model_values(record, reference))])[0] for record, reference in pairs]
 
 
 def dtypes_in(fault, place):
@@ -112,7 +112,7 @@ def _find(records, stack, layer):
 
 def compared_with_fault(captured, index, record):
     """Return the checks of a text's faulty record."""
-    return tuple(compare(record, model_values(record, captured.references[index])))
+    return compare([(record, model_values(record, captured.references[index]))])[0][0]
 
 
 def expect_caught(fault, captured, honest, index, record):

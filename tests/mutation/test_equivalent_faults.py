@@ -25,5 +25,5 @@ def test_equivalent_changes_alter_no_weight(one, place, captured, tally):
         each.weights(dtype=torch.float64)[:, rows] for each in (changed, record)
     )
     assert_close(changed_weights, weights, rtol=0, atol=1e-13)
-    proof = prove(changed, model_values(changed, padded.references[index]))
+    (proof,) = prove([(changed, model_values(changed, padded.references[index]))])
     assert {check.stage for check in proof.checks if not check.passed} == set(one.seen)

@@ -61,7 +61,8 @@ def _check_text(captured, layer_index, dtype, tally, description, is_short):
         assert is_short, f"{report.summary()}: {description}"
         return
     wrong = replace(record, scale=record.scale * 1.01)
-    honest[layer_index] = prove(wrong, model_values(wrong, captured.references[layer_index]))
+    expected = model_values(wrong, captured.references[layer_index])
+    (honest[layer_index],) = prove([(wrong, expected)])
     report = agreement.report(honest, "", "", **NO_PROVENANCE)
     first = report.first_difference
     assert report.verdict == "failed", f"layer {layer_index}: {description}"
