@@ -152,17 +152,14 @@ def _reduce(
     chance = torch.Generator("cpu").manual_seed(record.layer)
     signs = 2.0 * torch.randint(2, (width, 1), generator=chance, device="cpu") - 1
     signs = signs.to(device)
-    # A sum of features costs a fraction of all of them. But on CUDA torch's fused attention, which
-    # needs them all, also returns the log-sum-exp that the reduction starts from. Mostly the model
-    # itself has called it.
-    on_cuda = device.type == "cuda"
-    attended, summary = attend(
+    vectors, lse = known or (None, None)
+    sums, summary = attend(
         spec,
-        value if on_cuda else value.float() @ signs,
+        value.float() @ signs if vectors is None else None,  # at a fraction of all features
         cells=options.cells,
         top=options.top,
         marked=None if options.marked is None else options.marked.to(device),
-        known=known,
+        lse=lse,
     )
     output = output[list(heads)].float()
     return ReducedAttention(
@@ -171,7 +168,7 @@ def _reduce(
         sample.reference,
         heads,
         summary,
-        signed_sums=(attended @ signs if on_cuda else attended)[..., 0],
+        signed_sums=(sums if vectors is None else vectors.float() @ signs)[..., 0],
         model_sums=None if gated else (output @ signs)[..., 0],
         longest=output.norm(dim=-1).amax(1),
         fused=fused,
@@ -197,19 +194,16 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         return result
 
     def known(self, args: AttentionCallArgs) -> tuple[Tensor, Tensor] | None:
-        """Return the vectors (H, m, d_v) and log-sum-exp (H, m) of one operator that read `args`.
+        """Return the vectors (H, m, d_v) and log-sum-exp (H, m) of the one operator for `args`.
 
-        It read the tensors themselves, and nothing else; otherwise None.
+        None if it did not read the queries themselves. What else it read, the sums of all rows and
+        the sampled rows show.
         """
         if len(self.fused) != 1:
             return None
         ((given, output, lse),), (H, m, _) = self.fused, args.shape
-        own = {"query": args.query, "key": args.key, "value": args.value}
-        others = [given.get(name) for name in ("attn_bias", "attn_mask", "dropout_p")]
-        pairs = [(given[name], tensor) for name, tensor in own.items()]
-        places = [[(x.data_ptr(), x.shape, x.stride()) for x in pair] for pair in pairs]
-        has_more = any(isinstance(other, Tensor) or other for other in others)
-        if has_more or any(read != ours for read, ours in places):
+        read, own = ((x.data_ptr(), x.shape, x.stride()) for x in (given["query"], args.query))
+        if read != own or given.get("dropout_p"):
             return None
         return output[0], lse.reshape(H, -1)[:, :m]
 

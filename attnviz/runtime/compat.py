@@ -176,24 +176,6 @@ def global_forward_hooks() -> list[Callable[..., Any]]:
     return [*hooks._global_forward_pre_hooks.values(), *hooks._global_forward_hooks.values()]
 
 
-def cuda_attention(
-    name: str, Q: Tensor, K: Tensor, V: Tensor, causal: bool, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Return the output of torch's fused attention on CUDA of this name, and its log-sum-exp.
-
-    It takes Q (1, H, m, d), K and V (1, G, n, d), whether a query reads no later key (then m = n),
-    and the scale. `varlen_attn` is public and returns the same, but only since torch 2.12, and in
-    half precision.
-    """
-    before = (0.0,) if name == "flash" else (None, True, 0.0)
-    after = () if name == "efficient" else (False,)
-    if name == "efficient":
-        K, V = (tensor.repeat_interleave(Q.shape[1] // K.shape[1], dim=1) for tensor in (K, V))
-    attention = getattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention")
-    output, lse = attention(Q, K, V, *before, causal, *after, scale=scale)[:2]
-    return output, lse
-
-
 def supports_fused_attention(model: nn.Module) -> bool:
     """Whether transformers runs a model under torch's fused attention."""
     return bool(getattr(model, "_supports_sdpa", False))

@@ -27,7 +27,7 @@ def attend(
     cells: int = 512,
     top: int = 0,
     marked: Tensor | None = None,
-    known: tuple[Tensor, Tensor] | None = None,
+    lse: Tensor | None = None,
 ) -> tuple[Tensor, MapSummary]:
     """Return the attention vectors of every head, and the exact summary of its weights.
 
@@ -38,13 +38,12 @@ def attend(
     cells : how many rows and columns the pooled maps have at most.
     top : for how many keys to keep the weight, for each query.
     marked : (n,), True for the keys whose total weight to keep, for each query.
-    known : the vectors and the log-sum-exp (H, m) of each row as fused attention on a GPU returned
-    them, which then does not run again.
+    lse : (H, m), the log-sum-exp of each row and its sink, if a GPU has computed it.
     """
-    output = lse = None
+    output = None
     if gpu.supports(spec):
-        if value is not None:
-            output, lse = known or gpu.fused(spec, value)
+        lse = gpu.log_sum_exp(spec) if lse is None else lse
+        output = None if value is None else reference.attend(spec, value, lse)
         buffers = MapBuffers(spec, cells, top, marked, None)
         gpu.reduce_map(spec, buffers, lse)
         if top:
@@ -58,4 +57,4 @@ def attend(
             reference.reduce_map(spec, buffers)
     empty = spec.visible.empty(*spec.shape[1:], spec.query.device)
     summary = buffers.summary(empty | (buffers.lse == -torch.inf).all(0))
-    return buffers.attended if output is None else output.float(), summary
+    return buffers.attended if output is None else output, summary

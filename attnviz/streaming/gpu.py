@@ -1,24 +1,18 @@
-"""Maps on a CUDA device, for plain attention: torch's fused attention, and kernels in Triton."""
+"""Maps on a CUDA device, for plain attention, by kernels in Triton."""
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
 
 from attnviz.errors import AttnvizWarning
-from attnviz.formula.attention import repeat_heads
-from attnviz.results import MaskRule
-from attnviz.runtime.compat import cuda_attention
 from attnviz.streaming import reference
 from attnviz.streaming.reference import LOG2_E, NEVER, MapBuffers, ScoreSpec
 
@@ -27,11 +21,8 @@ _WARP = 16  # keys of a tile that one warp works on
 _KEYS = 2**25  # bytes of keys per launch: they stay in the second-level cache
 _CELLS = 2**28  # bytes of partial cells per launch
 _PAIRS = 2**27  # numbers of the queries whose weights for single keys are computed at once
-_EVERY = 8  # layers of one kind, of which one is compared with float64
 
-Operator: TypeAlias = Callable[[ScoreSpec, Tensor], tuple[Tensor, Tensor]]
 _refused: set[tuple[object, ...]] = set()
-_calls: Counter[tuple[object, ...]] = Counter()
 
 
 @dataclass(frozen=True)
@@ -202,184 +193,6 @@ def _runs(kernel: str, spec: ScoreSpec, launch: Callable[[], None]) -> bool:
         )
         return False
     return True
-
-
-def fused(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the attention vectors and the log-sum-exp of each row, without maps.
-
-    Torch's fused attention returns both for causal attention, windows, and padding on one side.
-    Otherwise the kernel returns the log-sum-exp, and the weights follow block by block.
-
-    spec : an attention that the kernels support. value : (G, n, d_v), for the same heads as the
-    keys. The vectors (H, m, d_v) are in the precision of the query, or float32; 0 in rows that read
-    nothing. The log-sum-exp (H, m) is in float32, natural, with the sinks; -∞ in these rows.
-    """
-    without_sinks = replace(spec, sinks=None)
-    output, lse = _fused_by_torch(without_sinks, value) or (None, log_sum_exp(without_sinks))
-    if (sinks := spec.sinks_by_row) is not None:
-        total = torch.logaddexp(lse, sinks)
-        if output is not None:
-            output = output * (lse - total).exp()[..., None]
-        lse = total
-    return reference.attend(spec, value, lse) if output is None else output, lse
-
-
-def _fused_by_torch(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return the output of torch's fused attention and its log-sum-exp; None without one.
-
-    An operator that raises, or whose rows differ from float64, is not called again for this kind of
-    attention. Its rows are compared in the first layer of a kind, and in one layer of some more.
-    """
-    part = _DensePart.of(spec)
-    if part is None:
-        return None
-    dense = part.spec
-    (H, m, n), d, device = dense.shape, dense.query.shape[-1], dense.query.device
-    causal = dense.visible.before is None and dense.visible.after == 0
-    shape = dense.query.dtype, d, value.shape[-1], len(dense.key) < H, m == n, m.bit_length()
-    rule = causal, dense.visible.before is None, dense.visible.after is None
-    V = value[:, part.keys]
-    for name, operator in _operators(device).items():
-        kind = name, *shape, *rule, device
-        if kind in _refused:
-            continue
-        try:
-            output, lse = operator(dense, V)
-        except (torch.OutOfMemoryError, torch.AcceleratorError):
-            raise  # no fault of the operator, or of a device that can do no more
-        except (RuntimeError, AttributeError, ImportError, TypeError, ValueError):
-            _refused.add(kind)  # not in this build, or not for these shapes
-            continue
-        if _calls[kind] % _EVERY == 0 and not _agrees(output, lse, dense, V):
-            _refused.add(kind)
-            continue
-        _calls[kind] += 1
-        return part.whole(output, lse)
-    return None
-
-
-@dataclass(frozen=True)
-class _DensePart:
-    """The queries and the keys of a map whose hidden cells follow from their distance alone."""
-
-    spec: ScoreSpec  # of these; the last query is at the last key if there is a limit
-    rows: slice  # which of all queries and keys these are
-    keys: slice
-
-    @classmethod
-    def of(cls, spec: ScoreSpec) -> _DensePart | None:
-        """Return the part that has all visible cells; None if other cells of it are hidden too."""
-        (_, m, n), rule = spec.shape, spec.visible
-        keys = rule.run(n)
-        limits = [limit for limit in (rule.before, rule.after) if limit is not None]
-        if keys is None or not spec.plain or min(limits, default=0) < 0:
-            return None
-        first, stop, offset = 0, keys.stop, 0
-        if limits:
-            offset = rule.offset - keys.start
-            if rule.after is not None:
-                first = max(0, -offset - rule.after)  # earlier queries read nothing
-            if rule.after == 0:
-                stop = min(stop, m + rule.offset)  # no query reads later keys
-            if first >= m or m + rule.offset != stop:
-                return None
-        rows, keys = slice(first, m), slice(keys.start, stop)
-        part = replace(
-            spec,
-            query=spec.query[:, rows],
-            key=spec.key[:, keys],
-            visible=MaskRule(rule.before, rule.after, offset + first),
-        )
-        return cls(part, rows, keys)
-
-    def whole(self, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results with a row for each query of the map."""
-        if missing := self.rows.start:
-            output = pad(output, (0, 0, missing, 0))
-            lse = pad(lse, (missing, 0), value=-torch.inf)
-        return output, lse
-
-
-def _operators(device: torch.device) -> dict[str, Operator]:
-    """Return the functions that return an output and its log-sum-exp, the fastest first."""
-    public = {"varlen": _varlen, "sdpa": _sdpa}
-    order = ["varlen", "flash", "cudnn", "efficient", "sdpa"]
-    if torch.cuda.get_device_capability(device) >= (9, 0):  # what sdpa itself runs there
-        order = ["cudnn", "varlen", "flash", "efficient", "sdpa"]
-    return {name: public.get(name) or partial(_private, name) for name in order}
-
-
-def _private(name: str, spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
-    Q, K, V = (tensor[None] for tensor in (spec.query, spec.key, value))
-    output, lse = cuda_attention(name, Q, K, V, _is_causal(spec), spec.scale)
-    H, m, _ = spec.shape
-    return output[0], lse.reshape(H, -1)[:, :m].float()
-
-
-def _is_causal(spec: ScoreSpec) -> bool:
-    """Return whether an attention is causal, and not full; raise RuntimeError if it is neither."""
-    rule, (_, m, n) = spec.visible, spec.shape
-    causal = rule.after == 0 and m == n
-    if rule.before is not None or not (causal or rule.after is None):
-        raise RuntimeError("the operator has no windows")
-    return causal
-
-
-def _varlen(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the results of `varlen_attn`, which is for half precision and has windows."""
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
-
-    (_, m, n), rule, device = spec.shape, spec.visible, spec.query.device
-    window = [-1 if limit is None else limit for limit in (rule.before, rule.after)]
-    Q, K, V = (tensor.transpose(0, 1) for tensor in (spec.query, spec.key, value))
-    ends = [torch.arange(0, size + 1, size, dtype=torch.int32, device=device) for size in (m, n)]
-    output, lse = varlen_attn(
-        *(Q, K, V, ends[0], ends[1], m, n),
-        return_aux=AuxRequest(lse=True),
-        scale=spec.scale,
-        window_size=(window[0], window[1]),
-        enable_gqa=True,
-    )
-    return output.transpose(0, 1), lse.float()
-
-
-def _sdpa(spec: ScoreSpec, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output of torch's public function, and the log-sum-exp of the kernel."""
-    K, V = (repeat_heads(tensor, len(spec.query))[None] for tensor in (spec.key, value))
-    options: dict[str, Any] = {"is_causal": _is_causal(spec), "scale": spec.scale}
-    return scaled_dot_product_attention(spec.query[None], K, V, **options)[0], log_sum_exp(spec)
-
-
-def _agrees(output: Tensor, lse: Tensor, spec: ScoreSpec, value: Tensor) -> bool:
-    """Return whether the middle and the last row of every head agree with float64."""
-    (H, m, n), G, d = spec.shape, len(spec.key), value.shape[-1]
-    if output.shape != (H, m, d) or lse.shape != (H, m):
-        return False
-    middle = m // 2
-    rows = slice(middle, m, max(1, m - 1 - middle))
-    tolerance = 2e-3 if output.dtype == torch.float32 else 2e-2
-    groups = max(1, _PAIRS // (2 * n * max(d, spec.query.shape[-1])))  # bounds the float64 copies
-    agree = []
-    for g in range(0, G, groups):
-        K, V = spec.key[g : g + groups], value[g : g + groups]
-        heads = slice(g * H // G, (g + len(K)) * H // G)
-        Q = spec.query[heads, rows].double()
-        count = Q.shape[1]
-        scores = (Q.reshape(len(K), -1, Q.shape[-1]) @ K.double().mT).mul_(spec.scale)
-        scores = scores.view(len(Q), count, n)
-        for index, row in enumerate(range(m)[rows]):
-            first, stop = spec.visible.columns(slice(row, row + 1), n)
-            for hidden in (slice(0, first), slice(stop, n)):
-                scores[:, index, hidden].fill_(-torch.inf)
-        expected_lse = scores.logsumexp(-1, keepdim=True)
-        weights = scores.sub_(expected_lse).exp_()
-        expected = (weights.view(len(K), -1, n) @ V.double()).view(len(Q), count, d)
-        expected_lse = expected_lse[..., 0]
-        lse_error = (lse[heads, rows] - expected_lse).abs()
-        error = (output[heads, rows] - expected).norm(dim=-1)
-        agree.append(lse_error <= 2e-4 + 1e-5 * expected_lse.abs())
-        agree.append(error <= tolerance * expected.norm(dim=-1))
-    return bool(torch.cat(agree).all())
 
 
 def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str, Any]]]:
