@@ -1,4 +1,4 @@
-"""A first heatmap
+"""“station” looks back at “train” in the head that relates content words most
 
 Rows are queries and columns are keys. The color is the attention weight, and every row sums to 1;
 special tokens are gray. On the right are all {heads} heads of the model. Head

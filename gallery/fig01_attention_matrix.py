@@ -1,4 +1,4 @@
-"""The attention matrix of a sentence
+"""“train” looks ahead to “station” in some heads, not in most
 
 {words} words give a matrix of {words} × {words}. Word pieces are merged into words, [CLS] and [SEP]
 are removed, and every row is renormalized to sum to 1. Does “train” attend to “station”? It gives

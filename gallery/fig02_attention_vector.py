@@ -1,4 +1,4 @@
-"""The attention vector of one word, unfolded
+"""“{largest}” makes up most of the vector of “{word}”, with little of its weight
 
 The attention vector of “{word}” is a sum: the value vector of every token, times the weight that
 “{word}” gives it. In head {layer}.{head} the largest weight, {weight:.0%}, goes to {heaviest}. The

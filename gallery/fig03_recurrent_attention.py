@@ -1,4 +1,4 @@
-"""Recurrent attention and self-attention
+"""Self-attention takes one step at any length, recurrent attention ever more
 
 (a) Recurrent attention: the encoder computes its states h one after another, and so does the
 decoder with its states s. Each s weighs all h into a context c (dark: the last one). (c)

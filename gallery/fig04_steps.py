@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, stage by stage
+"""Stage by stage, “{read}” becomes nearly all of the attention vector of “{word}”
 
 One head of a real model, from its input to its output, with the shape of every stage. Each of the
 {tokens} tokens enters as a vector of {d_model} numbers (X). Three matrices map it to a query, a key

@@ -1,4 +1,4 @@
-"""Each word retrieves others, as from a database
+"""Unlike a database, a query retrieves a mixture of words, seldom a single one
 
 A query is compared with the key of every word. The result is all words ranked by weight, one card
 for each query, sorted by how few words it needs. Blue words are the first that together have
@@ -37,21 +37,21 @@ with attnviz.plot.style():
     *queries, histogram = axes.flat
     for ax, card in zip(queries, sorted(range(n), key=counts.__getitem__), strict=True):
         word, weights, blue = words[card], head_map.weights[card], counts[card]
-        order = weights.argsort(descending=True)
-        colors = ["C0"] * blue + ["0.75"] * (n - blue)
+        order = weights.argsort()  # from below
+        colors = ["0.75"] * (n - blue) + ["C0"] * blue
         bars = ax.barh([words[k] for k in order], (100 * weights[order]).tolist(), color=colors)
         ax.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
         ax.set(title=f"query: {word}", xlim=(0, 135 * float(head_map.weights.max())), xticks=[])
-        ax.invert_yaxis()
     shares = 100 * torch.bincount(words_needed.flatten()) / cards
     bars = histogram.bar(range(1, len(shares)), shares[1:].tolist(), color="0.6")
     histogram.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
-    histogram.set(title=f"all {heads} heads", yticks=[])
-    histogram.set(xlabel=f"words that hold {share:.0%}", ylabel="queries", xticks=range(1, n))
+    histogram.set(title=f"all {heads} heads", yticks=[], ylabel="queries", xticks=range(1, n))
+    histogram.set_xlabel(f"words with {share:.0%} of the weight")
     histogram.margins(y=0.15)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)
 text = [f"“{result.provenance.text}”, layer {best.layer}, head {best.head}", *head_map.notes]
-title = f"In head {best.layer}.{best.head}, {mean:.1f} words on average hold {share:.0%} (blue)"
+text[1:1] = [f"blue: the first words that have {share:.0%} of the weight, {mean:.1f} on average"]
+title = "Unlike a database, a query retrieves a mixture of words, seldom a single one"
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=result.agreement)

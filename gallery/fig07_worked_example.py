@@ -1,4 +1,4 @@
-"""A worked example, checked cell by cell
+"""A lesson prints wrong keys and values, and every later stage inherits them
 
 A lesson computes one head for “{sentence}”. Every stage is recomputed, once from the inputs and
 once from the stages that the lesson prints before it. A red frame marks a printed cell in which an

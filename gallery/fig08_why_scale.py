@@ -1,4 +1,4 @@
-"""Why the scores are divided by √dₖ
+"""Without the scale √dₖ, one key gets all the attention and the gradient vanishes
 
 (a) The dot product of two vectors of dₖ standard normal numbers has variance dₖ (line), as measured
 (dots, at most {off:.1%} off). (b) Without the scale, a query weighs {n} keys less and less evenly:

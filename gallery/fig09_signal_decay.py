@@ -1,4 +1,4 @@
-"""How far a signal reaches
+"""Self-attention keeps a signal over distances at which an LSTM loses it
 
 How strongly does the first token change the last state? The figure shows the gradient of one number
 of the last state with respect to the first input, before training (line: mean of {seeds} networks,

@@ -1,4 +1,4 @@
-"""The cost of a stored map
+"""In blocks, a map needs memory that grows with the text and not with its square
 
 A map of T tokens has T² weights. Measured for one head of random Q and K (dₖ = {d_k}): the map
 stored as a whole, and the same weights in blocks of {block} rows, each pooled into its part of a

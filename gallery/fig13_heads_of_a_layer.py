@@ -1,4 +1,4 @@
-"""Different heads, different relations
+"""Among words, some heads look at the next, the previous, or the word itself
 
 All {heads} heads of layer {layer} on the same words. [CLS] and [SEP] are removed and the rows
 renormalized. Each head has its own matrices for queries, keys and values, so each relates the words

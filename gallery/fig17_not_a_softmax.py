@@ -1,4 +1,4 @@
-"""Weights that are not the softmax of their scores
+"""The weights that a lesson prints are not the softmax of their scores
 
 A lesson prints these weights for these scores. Each row sums to {sums:.2f}, as weights do, but
 {flagged} of {cells} cells are not the softmax of the scores. A forgotten scale does not explain it.

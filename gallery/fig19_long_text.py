@@ -1,4 +1,4 @@
-"""A long text, without a stored map
+"""On a long text, one head has stripes that come from positions, not from words
 
 The first {tokens} tokens of this project's license. No map was stored: while the model ran, each
 was reduced to {cells} × {cells} cells of {cell} × {cell} weights (columns summed, rows averaged),

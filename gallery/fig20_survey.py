@@ -1,4 +1,4 @@
-"""What heads do over many sentences
+"""Of the heads that have a role over many sentences, most rest on the first token
 
 One sentence gives a picture; many show what a head does. {texts} sentences, compared with shuffled
 keys. Head {previous} gives {previous_share:.2%} of its weight to the previous token (interval

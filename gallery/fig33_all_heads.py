@@ -1,4 +1,4 @@
-"""All {count} heads of SmolLM2 on one sentence
+"""Most heads of SmolLM2 that rest on the first word are in its second half
 
 Maps of {count} heads would be too small to read, so each head is one cell, colored by what it
 attends to. Layers and heads count from 0. On “{text}” {resting} heads rest on the first word: they

@@ -805,13 +805,77 @@ def long_numbers(model, said):
 # ------------------------------------------------------------------------------------ all titles
 
 TITLES = Patterns()
-TITLES.words(
-    "A first heatmap", "The attention matrix of a sentence",
-    "The attention vector of one word, unfolded",
-    "Scaled dot-product attention, stage by stage",
-    "Each word retrieves others, as from a database", "A worked example, checked cell by cell",
-    "Why the scores are divided by √dₖ", "A long text, without a stored map",
-)  # fmt: skip
+
+
+@TITLES.sentence(
+    "“<word:w>” looks <way:back|ahead> at “<other:w>” in the head that relates content words most"
+)
+def title_of_first(model, said):
+    run = read(model, "the train left the station")
+    layer, head, _ = best_head(run)
+    between = run.weights[layer, head, 1:-1, 1:-1]
+    row, column = np.unravel_index(between.argmax(), between.shape)
+    words = run.columns[1:-1]
+    return {"word": words[row], "way": "back" if column < row else "ahead", "other": words[column]}
+
+
+@TITLES.sentence("“<word:w>” looks ahead to “<other:w>” in some heads, not in most")
+def title_of_matrix(model, said):
+    row = read(model, ON_TIME).weights[:, :, 2, 1:-1].reshape(-1, 7)
+    is_first = (row[:, [4]] > row[:, [0, 2, 3, 5, 6]]).all(1)  # not counting “train” itself
+    assert 1 < is_first.sum() < is_first.size / 2
+    return {"word": "train", "other": "station"}
+
+
+@TITLES.sentence(
+    "“<word:w>” makes up <much:most|little> of the vector of “<other:w>”, with little of its weight"
+)
+def title_of_vector(model, said):
+    (weights, _, shares), tokens = vectors(model)[0][5 * 12 + 3], vectors(model)[1]
+    most = int(shares.argmax())
+    assert shares[most] > HALF > 4 * weights[most]
+    return {"word": tokens[most], "much": "most", "other": "train"}
+
+
+@TITLES.sentence(
+    "Stage by stage, “<word:w>” becomes nearly all of the attention vector of “<other:w>”"
+)
+def title_of_stages(model, said):
+    (_, _, shares), words = vectors(model, "station")[0][4], vectors(model, "station")[1]
+    assert shares.max() > 0.95
+    return {"word": words[int(shares.argmax())], "other": "station"}
+
+
+@TITLES.sentence("Unlike a database, a query retrieves a mixture of words, seldom a single one")
+def title_of_cards(model, said):
+    needed, _, best = cards(model)
+    assert (needed == 1).mean() < 0.1
+    assert needed[best].min() > 1
+    return {}
+
+
+@TITLES.sentence("A lesson prints wrong keys and values, and every later stage inherits them")
+def title_of_lesson(model, said):
+    stages = {stage.name: stage for stage in worked("phones").stages if stage.printed is not None}
+    assert all(stages[name].begins for name in "KV")
+    assert not stages.pop("Q").begins
+    assert all(stage.inherits for name, stage in stages.items() if name not in "KV")
+    return {}
+
+
+@TITLES.sentence("Without the scale √dₖ, one key gets all the attention and the gradient vanishes")
+def title_of_scale(model, said):
+    _, _, free, kept = random_scores()
+    assert entropies(free[-1]).mean() < 0.05 < HALF < entropies(kept[-1]).mean()
+    assert 100 * np.median(jacobians(free[-1])) < np.median(jacobians(kept[-1]))
+    return {}
+
+
+@TITLES.sentence("On a long text, one head has stripes that come from positions, not from words")
+def title_of_stripes(model, said):
+    stripes, shuffled = license_text(model)[3]
+    assert abs(stripes - shuffled) < stripes / 5
+    return {}
 
 
 @TITLES.sentence("Attention without positions ignores word order")
@@ -827,11 +891,12 @@ def title_of_apple(model, said):
     return {"word": "phones", "other": "apple", "end": "technology"}
 
 
-@TITLES.sentence("Different heads, different relations")
+@TITLES.sentence("Among words, some heads look at the next, the previous, or the word itself")
 def title_of_relations(model, said):
     weights, words = without_special(read(model, ON_TIME))
-    means = [np.trace(weights[1], offset, 1, 2) / len(words) for offset in (-1, 1, 0)]
+    means = [np.trace(weights[1], n, 1, 2) / (len(words) - abs(n)) for n in (-1, 1, 0)]
     assert len({mean.argmax() for mean in means}) == len(means)
+    assert min(mean.max() for mean in means) > HALF
     return {}
 
 
@@ -841,7 +906,7 @@ def title_of_sinks(model, said):
     return {"how": "mostly" if share > HALF else "hardly"}
 
 
-@TITLES.sentence("Weights that are not the softmax of their scores")
+@TITLES.sentence("The weights that a lesson prints are not the softmax of their scores")
 def title_of_slip(model, said):
     (stage,) = worked("likes").stages
     assert not stage.follows.any()
@@ -939,6 +1004,12 @@ def file_removed(facts, said):
     chosen = {"fig01_attention_matrix": (0, 1), "fig13_heads_of_a_layer": (1, slice(None))}
     head = chosen.get(facts.stem) or best_head(run)[:2]
     return {"share": lost[head].mean()}
+
+
+@FILES.sentence("Blue: the first words that have <share> of the weight, <mean> on average.")
+def file_blue(facts, said):
+    needed, _, best = cards(facts.model)
+    return {"share": SHARE, "mean": needed[best].mean()}
 
 
 @FILES.sentence(

@@ -40,7 +40,6 @@ def about(said, name, value, slack=TRAINED):
 
 RECURRENT = caption(
     "fig03_recurrent_attention",
-    "Recurrent attention and self-attention",
     "(a) Recurrent attention: the encoder computes its states h one after another, and so does the "
     "decoder with its states s.",
     "Each s weighs all h into a context c (dark: the last one).",
@@ -161,6 +160,14 @@ def recurrent_steps(model, said):
     return {name: one[name] for name in said}
 
 
+@RECURRENT.sentence("Self-attention takes one step at any length, recurrent attention ever more")
+def recurrent_title(model, said):
+    steps = [max(in_line(("c", t), T) for t in range(T)) for T in range(1, FAR + 1)]
+    assert (np.diff(steps) > 0).all()
+    assert {in_line(("a", T - 1), T) for T in range(1, FAR + 1)} == {1}
+    return {}
+
+
 @RECURRENT.sentence(
     "The first token reaches the encoder's last state in <along> steps and every context in "
     "<context> (x → h → c); in self-attention it reaches every output in <once>."
@@ -179,7 +186,6 @@ def file_networks(file, said):
 
 SIGNAL = caption(
     "fig09_signal_decay",
-    "How far a signal reaches",
     "In self-attention the last token reads the first one directly, at any distance.",
 )
 WIDTH, SEEDS, BATCH, BIAS = 64, 8, 32, 2
@@ -246,6 +252,14 @@ def signal_kept(model, said):
     return kept_by | {"bias": BIAS}
 
 
+@SIGNAL.sentence("Self-attention keeps a signal over distances at which an LSTM loses it")
+def signal_title(model, said):
+    attention, *both = (gradients()[name].mean(0) for name in ("attention", "opened", "lstm"))
+    assert (attention > np.max(both, 0)).all()
+    assert attention[-1] > 100 * np.max(both, 0)[-1]
+    return {}
+
+
 @SIGNAL.sentence("Its gradient falls exponentially, which bends down on these axes.")
 def signal_exponential(model, said):
     """A line explains the logarithm better over steps than over their logarithms."""
@@ -274,7 +288,6 @@ def file_signal(file, said):
 
 COST = caption(
     "fig11_cost",
-    "The cost of a stored map",
     "A map of T tokens has T² weights.",
     "The pooled maps agree.",
 )
@@ -325,6 +338,13 @@ def cost_memory(model, said):
     if "copies" in said:
         return {"copies": more, "growth": more / whole}
     return {"growth": some / blocks, "less": more / some, "tokens": TOKENS}
+
+
+@COST.sentence("In blocks, a map needs memory that grows with the text and not with its square")
+def cost_title(model, said):
+    (whole, blocks), (more, some) = memory()[TOKENS // 2], memory()[TOKENS]
+    assert abs(some / blocks - 2) < 0.1 < 1 < more / whole - 2
+    return {}
 
 
 @COST.sentence(
