@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.errors import joined
 from attnviz.results.base import Result, Savable, described, doc, documented
-from attnviz.results.text import literal
+from attnviz.results.text import counted, literal
 
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
@@ -232,18 +232,18 @@ class ExampleResult(Result):
         if not (checked := n["printed"] - n["untold"]):
             return self.title
         if n["from_inputs"] == checked:
-            return f"All {checked} printed numbers follow from the inputs"
-        states = [(one.noun, one.states) for one in self.stages if one.states is not None]
-        begin = [(noun, np.count_nonzero(of == DIFFERS), of.size) for noun, of in states]
+            return f"All {checked} printed numbers of the example follow from its inputs"
+        states = {one.noun: one.states for one in self.stages if one.states is not None}
         if len(states) == 1 and not n["from_inputs"]:
             source = self.given[0].key if len(self.given) == 1 else "inputs"
-            return f"None of the {checked} printed {begin[0][0]} follows from the {source}"
-        if not (wrong := [f"{count} of {size} {noun}" for noun, count, size in begin if count]):
-            return f"All {checked} printed numbers follow from those before them"
-        inherit = sum(int((of == INHERITED).sum()) for _, of in states)
-        more = f"; {inherit} more inherit{'s' * (inherit == 1)} the errors" if inherit else ""
-        is_one = [count for _, count, _ in begin if count] == [1]
-        return f"{joined(wrong)} {'is' if is_one else 'are'} wrong{more}"
+            return f"None of the example's {checked} {joined([*states])} follows from its {source}"
+        if not (wrong := [noun for noun, of in states.items() if DIFFERS in of]):
+            return f"All {checked} printed numbers of the example follow from those before them"
+        cells = [str(state) for of in states.values() for state in of.flat]
+        more = f", and {counted(cells.count(INHERITED), 'inherited one')}" * (INHERITED in cells)
+        return (
+            f"The example has {counted(cells.count(DIFFERS), 'error')} in its {joined(wrong)}{more}"
+        )
 
     def conclusion(self) -> str:
         """Return the summary, and the stages that have slips."""

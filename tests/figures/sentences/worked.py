@@ -182,14 +182,14 @@ def example_summary(facts, said):
     }  # fmt: skip
 
 
-@EXAMPLE.sentence("<what:All|None> <count> printed numbers follow from the inputs")
+@EXAMPLE.sentence("<what:All|None> <count> printed numbers of the example follow from its inputs")
 def example_all(facts, said):
     worked = worked_out(facts)
     assert worked.count("follows") == worked.cells("follows")
     return {"what": "All", "count": worked.cells("follows")}
 
 
-@EXAMPLE.sentence("None of the <all> printed <name:*> follows from the <source:*>")
+@EXAMPLE.sentence("None of the example's <all> <name:*> follows from its <source:*>")
 def example_none(facts, said):
     worked = worked_out(facts)
     (stage,) = worked.stages
@@ -198,15 +198,15 @@ def example_none(facts, said):
     return {"all": worked.cells("follows"), "name": stage.name, "source": source}
 
 
-@EXAMPLE.sentence("<wrong:*> and <last:*> are wrong; <inherit> more inherit the errors")
+@EXAMPLE.sentence(
+    "The example has <errors> errors in its <wrong:*> and <last:words>, and <inherit> inherited "
+    "ones"
+)
 def example_begins(facts, said):
     worked = worked_out(facts)
-    *wrong, last = (
-        f"{begins} of {one.follows.size} {NOUNS[one.name]}"
-        for one in worked.stages
-        if (begins := one.begins)
-    )
-    return {"wrong": ", ".join(wrong), "last": last, "inherit": worked.count("inherits")}
+    *wrong, last = (NOUNS[one.name] for one in worked.stages if one.begins)
+    one = {"errors": worked.count("begins"), "inherit": worked.count("inherits")}
+    return one | {"wrong": ", ".join(wrong), "last": last}
 
 
 @EXAMPLE.sentence("all follow")
