@@ -403,13 +403,14 @@ def _draw_attention_vector(
         ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
     cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
-    cells.draw_values(page.axes(at_products, top, strips, high), products, largest=largest)
+    cells.draw_values(ax := page.axes(at_products, top, strips, high), products, largest=largest)
     beside: dict[str, Any] = {"va": "center_baseline", "color": theme().muted}
     for row, share in enumerate(shares.tolist()):
-        is_claimed = claimed is not None and share == float(result.shares[claimed])
-        look = {"color": theme().claim, "weight": "bold"} if is_claimed else {}
-        percent = with_minus(f"{round(100 * share)}%")
-        page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **(beside | look))
+        look, percent = beside, with_minus(f"{round(100 * share)}%")
+        if claimed is not None and share == float(result.shares[claimed]):
+            look = beside | {"color": theme().claim, "weight": "bold"}
+            cells.frame(ax, (0, row), (products.shape[1], 1))
+        page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **look)
     top += high + 0.06
     cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     formula = [as_math("a = Σ_j α_j v_j")]
