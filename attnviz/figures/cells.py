@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -67,7 +66,7 @@ def weight_norm(weights: Tensor, *, logarithmic: bool) -> Normalize:
     return Normalize(0.0, max(top, 1e-12))
 
 
-_ARGUMENTS = "annot", "cbar", "cbar_ax", "cmap", "heads", "norm", "title", "vmax", "vmin", "width"
+_OWN = "annot ax cbar cbar_ax cmap figsize head heads layer norm title vmax vmin width"
 # Words of seaborn: those that are understood, with their kind, and what to use in place of others.
 _UNDERSTOOD = {"fmt": str, "annot_kws": dict, "cbar_kws": dict, "square": bool}
 _IN_PLACE = {
@@ -77,7 +76,8 @@ _IN_PLACE = {
     "center": "Weights have no center. For two sides use norm=, such as TwoSlopeNorm.",
     "robust": "Set the end of the scale with vmax=.",
     "layers": "Use layer=, which takes several layers too.",
-    "figure": "heatmap draws into axes: give ax=, such as ax=figure.subplots().",
+    **dict.fromkeys(("fig", "figure"), "heatmap draws into axes: give ax=figure.subplots()."),
+    "array": "The weights are those of the result.",
 }
 
 
@@ -115,14 +115,12 @@ class Look:
             ) from None
         if not self.cells:
             return
-        inspector = ArtistInspector(QuadMesh)
-        short = itertools.chain.from_iterable(inspector.aliasd.values())
-        known = [*inspect.signature(Axes.pcolormesh).parameters, *inspector.get_setters(), *short]
-        for name in self.cells:
-            if name in _IN_PLACE or name not in known:
-                hint = _IN_PLACE.get(name) or did_you_mean(name, _ARGUMENTS)
-                hint = hint or did_you_mean(name, known)
-                raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")
+        mesh = ArtistInspector(QuadMesh)
+        known = {"shading", *mesh.get_setters()}.union(*mesh.aliasd.values()) - {*_IN_PLACE}
+        for name in sorted(self.cells.keys() - known):
+            hint = _IN_PLACE.get(name) or did_you_mean(name, _OWN.split())
+            hint = hint or did_you_mean(name, known)
+            raise InputError(f"{name} is no argument of heatmap, nor of pcolormesh. {hint}")
 
     @property
     def cells(self) -> dict[str, Any]:
@@ -618,7 +616,7 @@ def draw_effects(
     if dots := dots if len(dots) < effects.numel() else []:
         ax.plot(*np.array(dots).T + 0.5, ".", color=theme().ink, markersize=1.5, clip_on=False)
     key = f"orange: {raises} (at most {scale.vmax:.2g} {unit})"
-    key += "; blue: the head lowers it" if (effects < 0).any() else ""
+    key += "; blue: lowers it" if (effects < 0).any() else ""
     key += "; dots: measured, others estimated from the gradient" if dots else ""
     bottom = top + down * grid.rows + style.AXIS_ROOM
     return page.paragraph(left + style.AXIS_ROOM, bottom, key, room - style.AXIS_ROOM)

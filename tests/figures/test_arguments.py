@@ -1,6 +1,7 @@
 """Every function of attnviz.plot refuses an argument of another type, in one line."""
 
 import inspect
+import re
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -152,6 +153,35 @@ def test_an_unknown_argument_of_a_heatmap_is_refused(train):
     with pytest.raises(InputError, match="Did you mean annot"):
         plot.heatmap(train, layer=0, head=0, anot=True)
     plot.heatmap(train, layer=0, head=0, rasterized=True, linewidths=2, lw=1, snap=True)
+
+
+@pytest.mark.parametrize("name", ["fig", "figure"])
+def test_the_advice_for_a_figure_works_as_it_is_written(name, train):
+    with pytest.raises(InputError) as error:
+        plot.heatmap(train, layer=0, head=0, **{name: plt.figure()})
+    (code,) = re.findall(r"ax=(figure\.\w+\(\))", one_line(error))
+    ax = eval(code, {"figure": plt.figure()})
+    assert plot.heatmap(train, layer=0, head=0, ax=ax) is ax
+
+
+@pytest.mark.parametrize(
+    "wrong", ["anot", "axes", "ary", "figs", "figre", "kwarg", "selfs", "layr"]
+)
+def test_an_argument_that_is_suggested_is_not_refused(wrong, train):
+    drawn = attnviz.attention_map(train, layer=0, head=0)
+    with pytest.raises(InputError, match=f"{wrong} is no argument") as error:
+        plot.heatmap(drawn, **{wrong: None})
+    _, _, names = one_line(error).partition("Did you mean ")
+    for name in names.removesuffix("?").split(" or ") if names else ():
+        assert "no argument" not in refusal(drawn, name)
+
+
+def refusal(drawn, name):
+    try:
+        plot.heatmap(drawn, **{name: None})
+    except (InputError, TypeError) as refused:
+        return str(refused)
+    return ""
 
 
 def test_notes_of_a_map_are_texts(train):
