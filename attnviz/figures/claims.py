@@ -236,13 +236,13 @@ def of_heads(maps: Maps) -> str:
     count = f"{counted(layers * heads, 'head')}{one}"
     if not (found := Counter(one[0].rule for one in head_families(maps) if one is not None)):
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
-    parts: list[str] = []
-    said = ""
+    parts, said = list[str](), ""
     for rule, number in found.most_common():
         verb, _, rest = rule.partition(" ")
-        # The verb is not repeated.
-        does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "
+        does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "  # not repeated
         parts.append(f"{number:,} {does}{rest}")
         said = verb
     the = "the " * (layers * heads > 1)
+    if any(note.endswith("renormalized to 1") for note in getattr(maps, "notes", ())):
+        return "Among words, " + ", ".join(parts).replace(" ", f" of {the}{count} ", 1)
     return f"Of {the}{count}, {', '.join(parts)}"
