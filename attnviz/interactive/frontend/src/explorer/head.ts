@@ -124,7 +124,7 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
       const one = heads[head];
       values.replaceChildren(...[...new Set([y, x])].map((column) => {
         const [value, low, high, even] = [one.values[column], one.low?.[column], one.high?.[column], one.even?.[column]];
-        const most = Math.max(...heads.map(({ values }) => values[column] ?? 0), high ?? 0, even ?? 0, 1e-9);
+        const most = Math.max(...heads.map(({ values }) => values[column] ?? 0), high ?? 0, even ?? 0, 1); // a share of the weight is at most 1
         const at = (number: number) => `${Math.min(100, Math.max(0, (100 * number) / most)).toFixed(2)}%`;
         const bar = el("span", { class: "range", "aria-hidden": "true" });
         const add = (kind: string, start: number, end?: number) => {
@@ -138,7 +138,7 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
         if (even != null) add("even", even);
         return el("div", { title: titleOf(statistics[column]) },
           el("span", {}, statistics[column].name), el("b", {}, value == null ? "not measured" : figure(value)),
-          bar, el("small", {}, low != null && high != null ? `${figure(low)} to ${figure(high)} ` : "",
+          bar, el("small", {}, low != null && high != null ? `${figure(low)} to ${figure(high)}${even != null ? ", " : ""}` : "",
             ...(even != null ? [el("span", { class: "if-even", title: "with even weights" }, `even ${figure(even)}`)] : [])));
       }));
     },
