@@ -314,8 +314,9 @@ def _caption_parts(result: SensesResult, *, details: bool) -> list[str]:
     senses = ", ".join(f"{literal(sense)} {result.counts[sense]}" for sense in result.senses)
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
     shares = ", ".join(f"{sum(result.explained[n]):.0%}" for n in _shown_states(result))
+    down = f" ({literal(result.senses[1])}: down, mirrored)" if len(result.senses) == 2 else ""
     threads = (
-        "up and down: cosine to the centroid of its own sense minus that of the nearest other, "
+        f"up{down}: cosine to the centroid of its own sense minus that of the nearest other, "
         "both without its sentence; clipped without context",
         f"underlined: the content word with most attention in layer {result.attention_layer}",
         "attention: mean of all heads, special tokens left out",

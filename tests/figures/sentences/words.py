@@ -284,13 +284,19 @@ def senses_planes(facts, said):
 
 SENSES.words(
     "Entering layer 0 the word differs only by its position, so dots may coincide.",
-    "Up and down: cosine to the centroid of its own sense minus that of the nearest other, both "
-    "without its sentence; clipped without context.",
     "Attention: mean of all heads, special tokens left out.",
     "Band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences.",
     "Hollow: nearer to another sense.",
     "layer accuracy interval p shuffled silhouette macro",
 )
+
+
+@SENSES.sentence(
+    "Up[[ (<second:*>: down, mirrored)]]: cosine to the centroid of its own sense minus that of "
+    "the nearest other, both without its sentence; clipped without context."
+)
+def senses_up(facts, said):
+    return {"second": facts.senses[1] if len(facts.senses) == 2 else None}
 
 
 @SENSES.sentence("Dashed: ends on the wrong side.")
