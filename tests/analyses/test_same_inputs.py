@@ -139,7 +139,7 @@ def test_what_a_classifier_predicts(problem, tokenizer):
     assert why.number == "logit"
     if labels == 1:
         assert why.probability != why.probability  # nan
-        assert f"Its score is {why.share}" in why.finding
+        assert f"The score of “{why.target}” is {why.share} here" in why.finding
         assert "probab" not in why.finding
         assert why.unit == "points"
     else:

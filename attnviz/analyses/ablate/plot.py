@@ -38,10 +38,10 @@ def ablate(
         if (grid := result.grid(result.mean)) is not None:
             beside = page.width > 4.0
             room = 0.58 * page.room if beside else page.room
-            raises = "the head moves it" if result.quantity == "vector" else "the head raises it"
+            verb = "moves" if result.quantity == "vector" else "raises"
             bottom = draw_effects(
-                page, grid, (left, top), room, unit=result.unit, raises=raises,
-                claimed=result.sets[result.first],
+                page, grid, (left, top), room, unit=result.unit, claimed=result.sets[result.first],
+                raises=f"the head {verb} the {result.quantity}",
             )  # fmt: skip
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
         bottom = max(bottom, _draw_bars(page, result, left, top))

@@ -188,12 +188,14 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
         f"{'rises' if lost < 0 else 'falls'} by {abs(lost):.2g} without head {name}"
         for name, lost in named.items()
     ]
-    title = f"{result.quantity[0].upper()}{result.quantity[1:]} {' and '.join(changes)}"
+    title = (
+        f"{result.quantity[0].upper()}{result.quantity[1:]} {' and '.join(changes)} (set to zero)"
+    )
     place = page.left, page.subtitle(page.left, top, title, room) + 0.03
     claimed = [(int(layer), int(head)) for layer, _, head in (n.partition(".") for n in named)]
     return cells.draw_effects(
-        page, effects.best, place, room, unit=result.unit, raises="the head raises it",
-        claimed=claimed, measured=effects.is_exact,
+        page, effects.best, place, room, unit=result.unit,
+        raises=f"the head raises {result.quantity}", claimed=claimed, measured=effects.is_exact,
     )  # fmt: skip
 
 

@@ -274,20 +274,18 @@ class ExplainResult(WordResult):
     def finding(self) -> str:
         """The number in the text and in the reference, and the effect of the strongest word."""
         value, share = signed(self.value), "" if math.isnan(self.probability) else self.share
-        what = "The logits differ by" if self.number == "difference" else f"Its {self._number} is"
-        text = f"{what} {value} here"
+        text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {value} here"
         if self.decomposition is not None:
             other = "without context" if "only itself" in self.reference else "in the reference"
-            by = " by" if self.number == "difference" else ""
-            text += f" and{by} {signed(self.baseline)} {other}"
+            text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {share}." if share else "."
         first = self.strongest
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
             verb = "lowers" if self._sign > 0 else "raises"
             text += (
-                f" A change of {self._name(first)} {verb} it by {signed(lost[0])} to "
-                f"{signed(lost[-1])} {self.unit}, by the kind of change."
+                f" A change of {self._name(first)} {verb} the {self._number} by "
+                f"{signed(lost[0])} to {signed(lost[-1])} {self.unit}, by the kind of change."
             )
         if self.decomposition is None or not self.sources:
             return text

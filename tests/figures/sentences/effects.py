@@ -47,10 +47,12 @@ def ablate_vector(facts, said):
     return {"target": facts.targets[0], "lost": lost, "head": head}
 
 
-@ABLATE.sentence("orange: the head raises it (at most <most> <unit:*>); blue: the head lowers it")
+@ABLATE.sentence(
+    "orange: the head raises the <number:*> (at most <most> <unit:*>); blue: lowers it"
+)
 def ablate_key(facts, said):
     _, lost = losses(facts)
-    return {"most": np.abs(lost).max(), "unit": "nats"}
+    return {"number": facts.quantity, "most": np.abs(lost).max(), "unit": "nats"}
 
 
 @ABLATE.sentence("nats lost; rank correlation of the gradient’s estimate: ρ = <rho>")
@@ -301,33 +303,33 @@ def explain_disagree(facts, said):
 
 
 @EXPLAIN.sentence(
-    "The logits differ by <value> here and by <baseline> <where:without context|in the reference>; "
-    "probability <probability>.",
-    "Its <number:*> is <value> here and <baseline> <where:without context|in the reference>; "
-    "probability <probability>.",
+    "The difference of the logits is <value> here and <baseline> <where:without context|in the "
+    "reference>; probability <probability>.",
+    "The <number:logit|log-probability> of “<target:w>” is <value> here and <baseline> "
+    "<where:without context|in the reference>; probability <probability>.",
 )
 def explain_finding(facts, said):
     alone = "may read only itself" in facts.reference
     one = {"value": facts.value, "baseline": facts.baseline, "probability": facts.probability}
-    one |= {"number": facts.number} if "number" in said else {}
+    one |= {"number": facts.number, "target": facts.target} if "number" in said else {}
     assert (facts.number == "difference") == ("number" not in said)
     assert math.isclose(facts.value - facts.baseline, direction(facts), abs_tol=1e-4)
     return one | {"where": "without context" if alone else "in the reference"}
 
 
 @EXPLAIN.sentence(
-    "A change of “<word:w>” <verb:raises|lowers> it by <low> to <high> "
-    "<unit:logits|nats>, by the kind of change."
+    "A change of “<word:w>” <verb:raises|lowers> the <number:difference|logit|log-probability> by "
+    "<low> to <high> <unit:logits|nats>, by the kind of change."
 )
 def explain_changes(facts, said):
     first, (_, causal, _, _) = strongest_word(facts), explained(facts)
     sizes = sorted(abs(lost[first]) for lost in causal.values())
     verb = "lowers" if direction(facts) >= 0 else "raises"
     one = {"word": numbered(facts.words)[first], "verb": verb, "unit": unit_of(facts)}
-    return one | {"low": sizes[0], "high": sizes[-1]}
+    return one | {"number": facts.number, "low": sizes[0], "high": sizes[-1]}
 
 
-@EXPLAIN.sentence("lowers it, <least>", f"<most> <unit:logits|nats>, raises {QUESTION}")
+@EXPLAIN.sentence(f"lowers {QUESTION}, <least>", "<most> <unit:logits|nats>, raises it")
 def explain_ends_of_colors(facts, said):
     """The ends of the colors: the largest measured effect, or else contribution, of a word."""
     ranked, causal, credit, _ = explained(facts)
@@ -335,6 +337,12 @@ def explain_ends_of_colors(facts, said):
     end = max(abs(numbers[n]) for n in ranked)
     one = question(facts) | {"least": -end, "most": end, "unit": unit_of(facts)}
     return {name: one[name] for name in said}
+
+
+def number_of(facts):
+    if facts.number == "difference":
+        return "the difference of the logits"
+    return f"the {facts.number} of “{facts.target}”"
 
 
 def unit_of(facts):
@@ -464,11 +472,11 @@ def first_heads(facts, count):
 
 
 @EXPLAIN.sentence(
-    "orange: the head raises it (at most <most> <unit:logits|nats>); blue: the head lowers it"
+    "orange: the head raises <number:*> (at most <most> <unit:logits|nats>); blue: lowers it"
 )
 def explain_head_key(facts, said):
     best = np.where(np.isfinite(facts.heads.exact), facts.heads.exact, facts.heads.estimate)
-    return {"most": np.abs(best).max(), "unit": unit_of(facts)}
+    return {"number": number_of(facts), "most": np.abs(best).max(), "unit": unit_of(facts)}
 
 
 @EXPLAIN.sentence("<some> of <all> rows <verb:have|has> “<word:w>” first")
@@ -485,7 +493,7 @@ def explain_rows(facts, said):
 
 @EXPLAIN.sentence(
     "The difference of the logits <verb_a:falls|rises> by <lost_a> without head <a:h> and "
-    "<verb_b:falls|rises> by <lost_b> without head <b:h>"
+    "<verb_b:falls|rises> by <lost_b> without head <b:h> (set to zero)"
 )
 def explain_head_title(facts, said):
     lost, one = exact_heads(facts), {}
