@@ -194,6 +194,18 @@ def test_the_real_model_has_a_head_of_the_previous_word(train):
     )
 
 
+def test_heads_without_special_tokens_look_among_words(train):
+    maps = attnviz.head_maps(train, layer=1, special="remove")
+    names = [family and family[0].family for family in head_families(maps)]
+    counts = [names.count(name) for name in ("next", "previous", "itself")]
+    assert counts == sorted(counts, reverse=True)
+    first, second, third = counts
+    assert of_heads(maps) == (
+        f"Among words, {first} of the 12 heads of layer 1 attend to the next word, {second} to the "
+        f"previous word, {third} to the word itself"
+    )
+
+
 def test_families_agree_with_roles_of_a_survey(train):
     """The share is that of the survey's statistic on the same text."""
     maps = attnviz.head_maps(train)

@@ -296,7 +296,10 @@ def map_other_tokens(facts, said):
     return {"share": "less than 1%" if share < 0.01 else f"{share:.0%}"}
 
 
-@MAPS.sentence("Of the <count> heads[[ of layer <layer>]], <parts:*>")
+@MAPS.sentence(
+    "Of the <count> heads[[ of layer <layer>]], <parts:*>",
+    "Among words, <first:i> of the <count> heads[[ of layer <layer>]] <parts:*>",
+)
 def heads_title(facts, said):
     found = rules_of(facts, facts.weights)
     layers = np.asarray(facts.weights).shape[0]
@@ -307,6 +310,9 @@ def heads_title(facts, said):
         parts.append(f"{number} {'' if verb.rstrip('s') == before else verb + ' '}{rest}")
         before = verb.rstrip("s")
     one = {"count": len(found), "parts": ", ".join(parts)}
+    assert ("first" in said) == any("renormalized" in note for note in facts.notes)
+    if "first" in said:
+        one["first"], _, one["parts"] = one["parts"].partition(" ")
     return one | {"layer": facts.layers[0] if layers == 1 else None}
 
 
