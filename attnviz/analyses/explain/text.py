@@ -150,7 +150,7 @@ def of_words(result: ShiftResult | ExplainResult, measured: bool | None = None) 
         numbers = (result.consensus if measured else result.credit).tolist()
         kind = "its measured effect" if measured else "its contribution"
         says, unread = result.finding, {*result.unmeasured}
-        low, high, unit, asked = f"lowers {result.question}", "raises it", f" {result.unit}", -1
+        low, high, unit, asked = "lowers", f"raises {result.question}", f" {result.unit}", -1
     known = [n for n in result.sources if numbers[n] == numbers[n]]
     if result.sources and not known:
         raise InputError(f"It has no numbers for measured={bool(measured)}. Leave measured out.")

@@ -329,7 +329,7 @@ def explain_changes(facts, said):
     return one | {"number": facts.number, "low": sizes[0], "high": sizes[-1]}
 
 
-@EXPLAIN.sentence(f"lowers {QUESTION}, <least>", "<most> <unit:logits|nats>, raises it")
+@EXPLAIN.sentence("lowers, <least>", f"<most> <unit:logits|nats>, raises {QUESTION}")
 def explain_ends_of_colors(facts, said):
     """The ends of the colors: the largest measured effect, or else contribution, of a word."""
     ranked, causal, credit, _ = explained(facts)
