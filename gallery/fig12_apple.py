@@ -1,13 +1,13 @@
 """“phones” moves “apple” toward technology
 
 0 is the center of {n} fruits and 1 that of {n} technical words, each read in “I love …”. Bands
-reach from the lowest to the highest of them. Alone, “apple” enters at {start:.2f} and ends at
-{alone:.2f}. The effect of a neighbor is the difference from that: “phones” adds {adds:.2f}, up to
-{phones:.2f}, and “pie” takes {takes:.2f}, down to {pie:.2f}. So “apple” moves toward its neighbor,
-but {inside} the technical words, which begin at {border:.2f}. “phones” moves plain fruits (green
-line: mean) by {mean:.2f} on average and {most:.2f} at most. In all {X.shape[2]} dimensions “apple”
-beside “phones” ends {to_fruits:.1f} from the center of the fruits and {to_tech:.1f} from that of
-the technical words.
+reach from the lowest to the highest of them. In “I love apple”, the sentence with which the others
+are compared, “apple” enters at {start:.2f} and ends at {alone:.2f}. The effect of a neighbor is the
+difference from that: “phones” adds {adds:.2f}, up to {phones:.2f}, and “pie” takes {takes:.2f},
+down to {pie:.2f}. So “apple” moves toward its neighbor, but {inside} the technical words, which
+begin at {border:.2f}. “phones” moves plain fruits (green line: mean) by {mean:.2f} on average and
+{most:.2f} at most. In all {X.shape[2]} dimensions “apple” beside “phones” ends {to_fruits:.1f} from
+the center of the fruits and {to_tech:.1f} from that of the technical words.
 """
 
 import matplotlib.pyplot as plt
@@ -17,8 +17,7 @@ import attnviz
 
 fruits = ["banana", "pear", "cherry", "grape", "peach", "plum", "mango", "lemon"]
 tech = ["computer", "laptop", "phone", "internet", "robot", "camera", "tablet", "software"]
-apples = ["apple", "apple phones", "apple pie"]
-words = fruits + tech + apples + [f"{fruit} phones" for fruit in fruits]
+words = [*fruits, *tech, "apple", "apple phones", "apple pie", *(f"{one} phones" for one in fruits)]
 texts = [f"I love {word}" for word in words]
 n, third, model = len(fruits), 3, attnviz.load()  # position 3 follows [CLS], I, love
 results = model.attend(texts)
@@ -29,7 +28,7 @@ X = torch.stack([*entering, last[:, third]])  # (layer inputs and the output, te
 fruit_centre, tech_centre = X[:, :n].mean(1, keepdim=True), X[:, n : 2 * n].mean(1, keepdim=True)
 line = tech_centre - fruit_centre
 place = ((X - fruit_centre) * line).sum(-1) / line.square().sum(-1)
-fruit_place, tech_place, apple_place, control_place = place.split([n, n, len(apples), n], dim=1)
+fruit_place, tech_place, apple_place, control_place = place.split([n, n, 3, n], dim=1)
 start, (alone, phones, pie) = apple_place[0, 0], apple_place[-1]
 adds, takes, shifts = phones - alone, alone - pie, control_place[-1] - fruit_place[-1]
 border, mean, most = tech_place[-1].min(), shifts.mean(), shifts.max()
@@ -53,4 +52,5 @@ with attnviz.plot.style():
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["fruit = 0", ".25", ".5", ".75", "tech = 1"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
 title = "“phones” pulls “apple” toward technology"
-fig = attnviz.plot.add_caption(fig, title=title, text="Model: all-MiniLM-L6-v2", agreement=proof)
+text = "Compared with another sentence, “I love apple” (gray); read by all-MiniLM-L6-v2"
+fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=proof)

@@ -45,13 +45,13 @@ glow = colors.LinearSegmentedColormap.from_list("", ["#79b", "#9bc", "#eef", "#f
 patches = "[CLS]", (17, 19), (10, 32), (33, 28), (17, 19)
 beside, stacked = ("P01|;234|", (9, 9, 9, 0.4), None, 0.67), ("P0|;12|;34|", (9, 9, 0.5), None, 1.5)
 with attnviz.plot.style():
-    finding = "In a head of DINOv2's last layer, patches attend to what they show"
-    fig, *axes, photo, bar = panels(finding, beside, stacked)
+    fig, *axes, photo, bar = panels(__doc__.splitlines()[0], beside, stacked)
     photo.imshow(result.image.numpy(), aspect="auto").axes.set_axis_off()
     for ax, patch, title in zip(axes, patches, titles.split("|"), strict=True):
         where = (first, sink_head) if ax is axes[-1] else (layer, head)
         place = {"ax": ax, "cbar_ax": bar, "title": title, "vmax": 16, "cmap": glow}
         attnviz.plot.heatmap(result, patch=patch, layer=where[0], head=where[1], **place)
     ax.text(9.8, 35.2, "sink →", color="w", ha="right")
-text = f"colors: layer {layer}, head {head}; in the last panel layer {first}, head {sink_head}"
-fig = attnviz.plot.add_caption(fig, text=text, agreement=result.agreement)
+marks = "white frame: the patch that attends; red: the patches that it attends to most"
+text = f"layer {layer}, head {head}; in the last panel layer {first}, head {sink_head}"
+fig = attnviz.plot.add_caption(fig, text=(marks, text), agreement=result.agreement)

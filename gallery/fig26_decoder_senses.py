@@ -1,4 +1,4 @@
-"""A decoder, too, separates the senses of “bank” when it comes last
+"""A decoder, too, separates the senses of “bank”, from the words before it
 
 A decoder reads only the words before “bank”, so here it ends all {count} sentences, half of them
 about rivers and half about money. Each is classified by the nearest centroid of the others. At the

@@ -24,7 +24,7 @@ text = " ".join(letters[n] for n in torch.randperm(symbols)[:period].tolist() * 
 result = attnviz.attend(text, model=attnviz.load(model, tokenizer=tokenizer))
 assert result.stacks == ("decoder", "linear")
 kinds = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("linear", 1)}
-third, rows = [*kinds][-1], torch.arange(period, 2 * period - 1)
+third, rows = [*kinds][-1], torch.arange(period, 2 * period)
 heads, shares = [], []
 with attnviz.plot.style():
     fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.45), layout="constrained")
@@ -40,7 +40,8 @@ with attnviz.plot.style():
             drawn, ax=ax, title=f"{name}, head {head}: {found:.0%} outlined", annot=False
         )
         for row in rows.tolist():
-            ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, ec=CLAIM, fc="none", lw=0.8))
+            look = {"ec": CLAIM, "fill": False, "lw": 0.8, "clip_on": False}
+            ax.add_patch(plt.Rectangle((row - period + 1, row), 1, 1, **look))
 of_softmax, of_delta, of_mamba = shares
 assert of_softmax > 0.8 > 0.5 > max(of_delta, of_mamba)
 title = "Softmax copies from one symbol, linear attention with spread, signed weights"

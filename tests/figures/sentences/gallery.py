@@ -615,7 +615,8 @@ def apples(model):
     "0 is the center of <fruits> fruits and 1 that of <tech> technical words, each read in “I love "
     "…”.",
     "Bands reach from the lowest to the highest of them.",
-    "Alone, “apple” enters at <start> and ends at <alone>.",
+    "In “I love apple”, the sentence with which the others are compared, “apple” enters at <start> "
+    "and ends at <alone>.",
     "The effect of a neighbor is the difference from that: “phones” <add:adds|takes> <adds>, up to "
     "<phones>, and “pie” <take:takes|adds> <takes>, down to <pie>.",
     "So “apple” moves toward its neighbor, but stays short of the technical words, which begin at "
@@ -1019,6 +1020,7 @@ def file_blue(facts, said):
     "In each tile the <count> queries run down and the keys across.",
     "Each cell joins <cell> × <cell> of the <all> × <all> weights (columns summed, rows averaged).",
     "Model: <model:*>.",
+    "Compared with another sentence, “I love apple” (gray); read by <model:*>.",
     "Last hidden states of <model:*> on “<text:w>”.",
     "“<text:w>”.",
 )

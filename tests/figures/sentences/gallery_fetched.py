@@ -532,8 +532,14 @@ def patches_norms(facts, said):
 
 
 @gallery.FILES.sentence(
-    "Colors: layer <layer>, head <head>; in the last panel layer <first>, head <sink>."
+    "White frame: the patch that attends; red: the patches that it attends to most."
 )
+def file_marks(file, said):
+    assert file.stem == "fig15_image_patches"
+    return {}
+
+
+@gallery.FILES.sentence("Layer <layer>, head <head>; in the last panel layer <first>, head <sink>.")
 def file_patches(file, said):
     """The caption of the page names the same heads, and is checked."""
     assert file.stem == "fig15_image_patches"
@@ -1285,9 +1291,9 @@ def without_title(facts, said):
 
 
 @WITHOUT.sentence(
-    "The output of each head was replaced by its mean over the text, everything after it was "
-    "recomputed, and the logits of “<word:w>” and “<other:w>” were compared again: <count> runs "
-    "on “<text:w>”."
+    "The output of each head was set to its mean over the text (“attnviz explain --heads” sets it "
+    "to zero), everything after it was recomputed, and the logits of “<word:w>” and “<other:w>” "
+    "were compared again: <count> runs on “<text:w>”."
 )
 def without_runs(facts, said):
     return {"word": "Paris", "other": "London", "count": count_heads(), "text": EIFFEL}

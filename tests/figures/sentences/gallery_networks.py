@@ -503,7 +503,7 @@ def trained_in_turn():
 
 def outlined(matrices):
     """Return the largest share of heads in what followed before, of the sizes of all weights."""
-    rows, sizes = np.arange(PERIOD, 2 * PERIOD - 1), np.abs(matrices)
+    rows, sizes = np.arange(PERIOD, 2 * PERIOD), np.abs(matrices)
     return (sizes[:, rows, rows - PERIOD + 1] / sizes[:, rows].sum(-1)).mean(-1).max()
 
 
