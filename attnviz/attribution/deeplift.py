@@ -228,8 +228,7 @@ class DeepLift(tracing.AttentionTracer):
         gate = self.gate_over(self.gate, scores)
         if gate is None:
             return softmax(scores)
-        closed = ~gate.reshape(-1, 1, *gate.shape[-2:])
-        hidden = torch.cat([closed, torch.zeros_like(closed)])
+        hidden = torch.cat([~gate, torch.zeros_like(gate)])
         gated = by_head(scores, len(hidden)).masked_fill(hidden, -torch.inf).reshape_as(scores)
         return softmax(gated, partial(self._record_opened, self.place))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeAlias
@@ -117,7 +116,7 @@ def knock_out(target: Target, words: Words) -> Tensor:
     for start in track(range(0, len(words), size)):
         batch = words[start : start + size]
         gates = gates_without(target.ids.shape[1], [[word] for word in batch], target.ids.device)
-        with AttentionKnockout(gates[:, None], target.readout.places) as knockout:
+        with AttentionKnockout(gates, target.readout.places) as knockout:
             ends.append(target.outputs(len(batch)))
         if not knockout.count:
             raise ModelError(
@@ -144,7 +143,7 @@ def delete(target: Target, words: Words) -> Tensor:
 
 
 class AttentionKnockout(tracing.AttentionTracer):
-    """Masks every attention by a gate (N, 1, T, T) while N texts run; counts those in `count`."""
+    """Masks every attention by a gate, (T, T) or (N, T, T), while N texts run; counts them."""
 
     def __init__(self, gate: Tensor | None, places: Places | None = None) -> None:
         super().__init__(places)
@@ -322,7 +321,7 @@ class HeadRun:
             mixes.append((stored.running, mix.mixed))
             causal &= not tracing.by_head(mix.weights.detach(), 1)[..., 0, 1:].any().item()
 
-        with stored.record(), gated(gate):
+        with stored.record(), AttentionKnockout(gate):
             tracer = tracing.AttentionTracer(on_mix=note)
             _, numbers = tracing.trace_run(target.readout, target.inputs, tracer)
         if not mixes:
@@ -403,7 +402,7 @@ class HeadRun:
         # Whether every attention is inside one of the blocks, which run in a row.
         can_start = self.stored.in_a_row and all(block is not None for block, _ in self.mixes)
         if can_start:  # whether the last block alone gives what the whole model gives
-            with self.stored.skip(len(self.stored.blocks) - 1, 1), gated(self.gate):
+            with self.stored.skip(len(self.stored.blocks) - 1, 1), AttentionKnockout(self.gate):
                 numbers, whole = target.outputs(1), self.numbers.detach()
             can_start = bool((numbers - whole).norm() <= _SAME * whole.norm())
         size = min(batch_size(target.ids), _LAYERS_AT_ONCE * self.heads)
@@ -419,9 +418,7 @@ class HeadRun:
             batch = [sets[index] for index in order[start : start + size]]
             block = self.mixes[min(batch[0])[0]][0] if can_start else None
             first = sum(index is not None and index < (block or 0) for index, _ in self.mixes)
-            patching = HeadPatching(
-                batch, replacement, rows, fixed, self.gate, layer=first, hidden=hidden
-            )
+            patching = HeadPatching(batch, replacement, rows, fixed, self.gate, first, hidden)
             with self.stored.skip(block or 0, len(batch)), patching:
                 parts.append(measure(target.outputs(len(batch))))
             if hidden and not patching.hides:
@@ -445,27 +442,27 @@ class HeadPatching(AttentionKnockout):
 
     def __init__(
         self,
-        heads: Sequence[Sequence[tuple[int, int]]],
-        replacement: Sequence[Tensor],
+        heads: Sequence[Sequence[Head]],
+        replacement: Outputs,
         rows: list[int],
-        fixed: Sequence[Tensor] | None,
+        fixed: Outputs | None,
         gate: Tensor | None,
         layer: int = 0,
         hidden: Sequence[int] = (),
     ) -> None:
-        T, device = replacement[0].shape[-2], replacement[0].device
-        super().__init__(None if gate is None else gate.expand(len(heads), 1, T, T))
+        super().__init__(None if gate is None else gate.expand(len(heads), -1, -1))
         self.heads, self.replacement = heads, replacement
         self.rows, self.fixed = rows, fixed
         self.layer, self.hides = layer, False  # hides : whether a score was hidden
-        self.shown = gates_without(T, [[hidden]], device)[0] if hidden else None
+        T, device = replacement[0].shape[-2], replacement[0].device
+        self.shown = gates_without(T, [[hidden]], device) if hidden else None
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
         """Return the softmax, where the heads of each copy do not see the hidden keys."""
         if (shown := self.gate_over(self.shown, scores)) is not None:
             by_copy = tracing.by_head(scores, len(self.heads)).clone()
             for copy, head in self._heads_here():
-                by_copy[copy, head] = by_copy[copy, head].masked_fill(~shown, -torch.inf)
+                by_copy[copy, head] = by_copy[copy, head].masked_fill(~shown[0, 0], -torch.inf)
                 self.hides = True
             scores = by_copy.reshape_as(scores)
         return super().softmax(original, scores, options)
@@ -506,11 +503,6 @@ def measure_without(
         after.append(run.without(chosen, means, measure=NextTokens.means, hidden=hidden))
         before.append(NextTokens.means(run.numbers.detach()))
     return torch.stack(before), torch.stack(after)
-
-
-def gated(gate: Tensor | None) -> AbstractContextManager[Any]:
-    """Return a context in which each query attends only to the keys that a gate (T, T) allows."""
-    return nullcontext() if gate is None else AttentionKnockout(gate[None, None])
 
 
 def replace_outputs(run: HeadRun, how: Ablation, others: Sequence[Outputs] = ()) -> list[Tensor]:

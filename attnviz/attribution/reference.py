@@ -129,7 +129,8 @@ def encode_causal(
             notes = (*notes, "the first token stays readable, so its part is not measured")
         else:
             token = tokenizer_of(model.checkpoint).convert_ids_to_tokens(bos)
-            batch = encode_after(model, source, bos, truncate=truncate)
+            begun = _as_ids(source, batch.inputs, bos=bos)
+            batch = encode(model.checkpoint, begun, truncate=truncate)
             notes = (*notes, f"{READ_WITH}{token} before it")
     return batch.inputs, bos, sink, notes
 
@@ -174,16 +175,13 @@ def first_token(tokenizer: Any) -> int | None:
     return next((token for token, flag in others if flag and token not in unused), bos)
 
 
-def encode_after(
-    model: Model, text: Inputs | TextSource, bos: int | None, *, truncate: bool = False
-) -> Batch:
+def encode_after(model: Model, text: Inputs | TextSource, bos: int | None) -> Batch:
     """Return an encoded text, with the token `bos` before it if there is one."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch = encode(model.checkpoint, source, truncate=truncate)
+    batch = encode(model.checkpoint, source)
     if bos is None:
         return batch
-    begun = _as_ids(source, batch.inputs, bos=bos)
-    return encode(model.checkpoint, begun, truncate=truncate)
+    return encode(model.checkpoint, _as_ids(source, batch.inputs, bos=bos))
 
 
 def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batch:

@@ -130,10 +130,14 @@ class AttentionTracer(TorchFunctionMode):
         return mixed.permute([(of_weights[:-1] + feature).index(one) for one in output])
 
     def gate_over(self, gate: Tensor | None, scores: Tensor) -> Tensor | None:
-        """Return which keys of scores a gate (…, T, T) allows, and a sink; None of other keys."""
+        """Return the keys that a gate, (T, T) or (N, T, T), allows, and a sink, (N, 1, m, n).
+
+        None without a gate, and for scores of other keys.
+        """
         if gate is None:
             return None
         gate = gate[..., self.place.queries, self.place.keys]
+        gate = gate.reshape(-1, 1, *gate.shape[-2:])
         if scores.shape[-1] == gate.shape[-1] + 1:
             gate = pad(gate, (0, 1), value=True)
         return gate if scores.shape[-2:] == gate.shape[-2:] else None

@@ -112,11 +112,10 @@ def _read_file(path: Path) -> dict[str, Any]:
         return read_arrays(path)
     if path.suffix.lower() != ".json":
         raise InputError(f"{path} is not an input file. Give a .safetensors, .npz or .json file.")
+    text = read_text(path, most=_MOST_BYTES)
     try:
-        content = json.loads(read_text(path, most=_MOST_BYTES))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path} cannot be read: {error}. Save the inputs again.") from error
     return content if isinstance(content, dict) else {"": content}
 

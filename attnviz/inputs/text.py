@@ -292,7 +292,9 @@ def _aligned(
 
 def encode_ids(tokenizer: Tokenizer, source: TokenIds) -> Encoded:
     """Return token ids as a tokenizer encodes a text, with the text or the pair that they spell."""
-    special, segments = special_flags(tokenizer, source.ids), [*map(int, source.second())]
+    special, types = special_flags(tokenizer, source.ids), source.segments or (0,) * len(source.ids)
+    # Of a pair, the second text has the type 1, and none is larger.
+    segments = [int(number == max(types) == 1) for number in types]
     texts = [
         decode(
             tokenizer,
@@ -303,7 +305,7 @@ def encode_ids(tokenizer: Tokenizer, source: TokenIds) -> Encoded:
     fields = {
         "input_ids": list(source.ids),
         "attention_mask": [1] * len(source.ids),
-        "token_type_ids": list(source.segments or (0,) * len(source.ids)),
+        "token_type_ids": list(types),
         "special_tokens_mask": [*map(int, special)],
     }
     spans = _aligned(tokenizer, source.ids, special, segments, (texts[0], texts[1]))
@@ -322,7 +324,7 @@ def _check(
     """Compare the ids that the model reads with those of the tokenizer's own call."""
     tokenizer, (source, second) = tokenizer_of(checkpoint, of_decoder=of_decoder), pair
     most = len(encoded.ids) if encoded.cut_from else None
-    differs, notes, uncovered, doubts = list[str](), list[str](), list[str](), list[str]()
+    differs, notes, uncovered, doubt = list[str](), list[str](), list[str](), None
     if most is not None:
         kind = "target" if of_decoder else "text"
         differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
@@ -348,7 +350,7 @@ def _check(
         misplaced, dropped = covered(tokenizer, ids, spans, text, cut=most is not None)
         uncovered += dropped
         if misplaced is not None:
-            doubts.append(
+            doubt = doubt or (
                 "the tokenizer's offsets do not match its tokens: they place "
                 f"{misplaced[0]!r:.40} at {misplaced[1]!r:.40}"
             )
@@ -381,7 +383,6 @@ def _check(
     if not equal and not differs:
         differs.append("the ids are not those of the tokenizer's own call")
     check = InputCheck(equal, tuple(differs), unknown, tuple(uncovered), len(axis.word_labels))
-    doubt = next(iter(doubts), None)
     return EncodedInput(check, (*differs, *notes), doubt, encoded.cut_from, encoded.texts)
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnviz.errors import InputError
 from attnviz.inputs.spelling import unknown_id
+from attnviz.results.text import counted
 
 # What a user may give as one text. A type checker reads a string only in one piece.
 _Ids: TypeAlias = "BatchEncoding | Tensor | np.ndarray[Any, Any] | Sequence[int]"
@@ -38,11 +39,6 @@ class TokenIds:
         """What a reader should know."""
         return f"read as {len(self.ids)} token ids"
 
-    def second(self) -> list[bool]:
-        """Return which tokens belong to the second text of a pair."""
-        segments = self.segments or (0,) * len(self.ids)
-        return [segment == 1 and max(segments) == 1 for segment in segments]
-
 
 @dataclass(frozen=True)
 class Chat:
@@ -54,8 +50,7 @@ class Chat:
     @property
     def note(self) -> str:
         """What a reader should know."""
-        count = len(self.messages)
-        return f"a chat of {count} message{'' if count == 1 else 's'}, by the tokenizer's template"
+        return f"a chat of {counted(len(self.messages), 'message')}, by the tokenizer's template"
 
     def render(self, tokenizer: Tokenizer, name: str, *, ids: bool = False) -> Any:
         """Return the text that the chat template of the tokenizer makes of the messages, or ids."""

@@ -123,22 +123,19 @@ def architectures(
         raise InputError(f"Names of architectures are strings, not {names!r:.60}.")
     patterns = [names] if isinstance(names, str) else list(map(str, names))
     known = {name: _last_outcome(name) for name in sorted(installed())}
+    named: set[str] = set()
     for pattern in patterns:
-        if not any(pattern.lower() in name.lower() for name in known):
+        matching = {name for name in known if pattern.lower() in name.lower()}
+        if not matching:
             hint = did_you_mean(pattern, known) or "Name a part of one."
             raise InputError(
                 f"transformers {version_of('transformers')} has no model {pattern!r}. {hint}"
             )
-
-    def is_listed(architecture: Architecture) -> bool:
-        name = architecture.name.lower()
-        if patterns and not any(pattern.lower() in name for pattern in patterns):
-            return False
-        if state is not None:
-            return architecture.state == state
-        return bool(patterns) or architecture.state != "part"
-
-    return tuple(filter(is_listed, known.values()))
+        named |= matching
+    listed = [one for name, one in known.items() if not patterns or name in named]
+    if state is not None:
+        return tuple(one for one in listed if one.state == state)
+    return tuple(one for one in listed if patterns or one.state != "part")
 
 
 def _last_outcome(name: str) -> Architecture:

@@ -18,7 +18,12 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.attribution.decomposition import Decomposition, ResidualStream, decompose, split_stream
-from attnviz.attribution.interventions import available_interventions, gated, intervene, patch_heads
+from attnviz.attribution.interventions import (
+    AttentionKnockout,
+    available_interventions,
+    intervene,
+    patch_heads,
+)
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.methods.weights import raw_attention, rollout
 from attnviz.attribution.ranking import spread, sum_pieces
@@ -152,7 +157,7 @@ def shift(
                 "reference. Choose another word or reference."
             )
         gate = compared.gate
-        with gated(gate):
+        with AttentionKnockout(gate):
             first = {name: both[:1] for name, both in compared.inputs.items()}
             without = _mean_states(readout, first)
         place, rails = _find_places(states, without, split, regions)
