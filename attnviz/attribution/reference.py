@@ -184,17 +184,28 @@ def encode_after(model: Model, text: Inputs | TextSource, bos: int | None) -> Ba
     return encode(model.checkpoint, _as_ids(source, batch.inputs, bos=bos))
 
 
-def encode_like(model: Model, text: TextSource, reading: Reading | None) -> Batch:
-    """Return a text encoded like one that was read: with its pair, its target and its BOS token."""
-    if reading is None:
-        return encode_after(model, text, None)
+def encode_like(
+    model: Model, text: TextSource, reading: Reading, name: str, way: str = f"{SAME_PIECES}."
+) -> Batch:
+    """Return a text encoded like one that was read: with its pair, its target and its BOS token.
+
+    InputError if it is the same, or has another number of tokens; name : what it is called there,
+    way : what to do then.
+    """
     try:
         parsed = parse_inputs(text, pair=reading.source.pairs)
     except InputError as error:
         raise InputError(f"In the other text: {error}") from None
     if parsed.several:
         raise InputError("The other text is a list of texts. Give one of them.")
-    return encode_after(model, replace(reading.source, texts=parsed.texts), reading.bos)
+    batch = encode_after(model, replace(reading.source, texts=parsed.texts), reading.bos)
+    other, ids = batch.inputs["input_ids"], reading.inputs["input_ids"]
+    if torch.equal(other, ids):
+        raise InputError(f"{name} is the same as the text. Change a word.")
+    if other.shape != ids.shape:
+        counts = f"{other.shape[1]} tokens, but the text has {ids.shape[1]}"
+        raise InputError(f"{name} has {counts}. {way}")
+    return batch
 
 
 def is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
@@ -253,12 +264,12 @@ def make_reference(
         mask = getattr(model.tokenizer, "mask_token", "masked")
         description = f"the same {text}, where all other words are {mask}"
     else:
-        batch = encode_like(model, reference, reading)
-        other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
         is_name = isinstance(reference, str) and " " not in reference.strip()
         hint = did_you_mean(str(reference), ("gate", "mask")) if is_name else ""
         way = f"{hint} {SAME_PIECES}, or use gate or mask."
-        expect_comparable("The reference", other["input_ids"], inputs["input_ids"], way)
+        assert reading is not None  # "gate" and "mask" need none
+        batch = encode_like(model, reference, reading, "The reference", way)
+        other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
         rows = list(target.readout.positions)
         if not torch.equal(token_ids(other)[:, rows], target.ids[:, rows]):
             notes = (
@@ -280,12 +291,3 @@ def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:
     gate = torch.eye(len(special), dtype=torch.bool, device="cpu")
     gate[:, [n for n, is_special in enumerate(special) if is_special or n == sink]] = True
     return gate
-
-
-def expect_comparable(name: str, other: Tensor, ids: Tensor, way: str) -> None:
-    """Raise InputError for another text that equals the text or has another number of tokens."""
-    if torch.equal(other, ids):
-        raise InputError(f"{name} is the same as the text. Change a word.")
-    if other.shape != ids.shape:
-        counts = f"{other.shape[1]} tokens, but the text has {ids.shape[1]}"
-        raise InputError(f"{name} has {counts}. {way}")

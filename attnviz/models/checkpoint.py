@@ -172,17 +172,16 @@ def load_checkpoint(
     target, torch_dtype = devices.one_device(device), _dtype(dtype)
     placement = devices.device_map_options(device_map, offload_folder, device)
     with pretrained.quiet():
-        unwrapped = unwrap(source)
-        source = unwrapped.source
+        source, own_tokenizer, own_processor, notes = unwrap(source)
         if isinstance(source, PreTrainedModel):
             why = "a model object is never changed. Give its folder or hub name."
             refuse_given(why, device_map=device_map)
             for used in devices.devices(source):
                 devices.expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
-            tokenizer = unwrapped.tokenizer if tokenizer is None else tokenizer
-            processor = unwrapped.processor if processor is None else processor
-            return replace(_wrap(source, tokenizer, processor), notes=unwrapped.notes)
+            tokenizer = own_tokenizer if tokenizer is None else tokenizer
+            processor = own_processor if processor is None else processor
+            return replace(_wrap(source, tokenizer, processor), notes=notes)
         name, folder = locate_checkpoint(source)
         if (base := _base_of(name, folder)) is not None:
             why = f"{name} is a LoRA adapter. Leave it out, or merge the adapter: peft_model."
@@ -231,15 +230,8 @@ def _with_adapter(
     if own_tokenizer and pretrained.has_vocabulary(folder):
         processors = replace(processors, tokenizer=pretrained.load_tokenizer(name, folder))
     _expect_vocabulary_fits(name, processors.tokenizer, module)
-    return replace(
-        checkpoint,
-        name=name,
-        module=module,
-        processors=processors,
-        sha256=sha256,
-        versions=_versions(module),
-        notes=(f"the base model of the adapter is {checkpoint.name}",),
-    )
+    notes = (f"the base model of the adapter is {checkpoint.name}",)
+    return Checkpoint(name, module, processors, sha256, _versions(module), notes=notes)
 
 
 def _title(name: str, folder: Path, sha256: str) -> str:
@@ -458,7 +450,11 @@ def _fits_embeddings(module: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     if (embedding := pretrained.embedding_of(module)) is None:
         return None
     weight = embedding.weight
-    if weight.is_meta or not _is_trained(weight.detach()[:: 1 + len(weight) // _MOST].double()):
+    if weight.is_meta:
+        return None
+    norms = weight.detach()[:: 1 + len(weight) // _MOST].double().norm(dim=1)
+    at_random = (2 * weight.shape[1]) ** -0.5  # the standard deviation, relative to the mean
+    if not norms.std() > _SPREAD * at_random * norms.mean():
         return None
     pairs = [pair for pair in _spelled_alike(tokenizer) if max(pair) < len(weight)]
     if len(pairs) < _FEWEST:
@@ -486,13 +482,6 @@ def _spelled_alike(tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
         for stem, (_, number) in zip(stems, endings, strict=True)
         if stem not in (None, tokenizer.unk_token_id)
     ]
-
-
-def _is_trained(vectors: Tensor) -> bool:
-    """Return whether norms vary more than those of vectors drawn from a normal distribution."""
-    norms = vectors.norm(dim=1)
-    at_random = (2 * vectors.shape[1]) ** -0.5  # the standard deviation, relative to the mean
-    return bool(norms.std() > _SPREAD * at_random * norms.mean())
 
 
 def locate_checkpoint(

@@ -35,24 +35,17 @@ _HOPS = 2  # objects that are no modules, one inside the other: an object with a
 _MOST = 64  # items of a list or a dict; larger ones are data
 
 
-@dataclass(frozen=True, eq=False)
-class Unwrapped:
-    """What an object holds: the model, its tokenizer and its processor."""
-
-    source: Any
-    tokenizer: PreTrainedTokenizerBase | None = None
-    processor: Any = None
-    notes: tuple[str, ...] = ()  # which model was taken, and what is left out
-
-
-def unwrap(source: Any) -> Unwrapped:
+def unwrap(source: Any) -> tuple[Any, PreTrainedTokenizerBase | None, Any, tuple[str, ...]]:
     """Return the only model of transformers inside an object; a model or a name as it is.
+
+    Its tokenizer and its processor follow, if the object holds them, and notes: which model was
+    taken, and what is left out.
 
     InputError: the object holds no model of transformers or several, or it adds something to the
     model that its own attention does not show.
     """
     if source is None or isinstance(source, PreTrainedModel | str | os.PathLike):
-        return Unwrapped(source)
+        return source, None, None, ()
     name, found = type(source).__name__, _models_in(source)
     if not found:
         raise InputError(
@@ -80,7 +73,7 @@ def unwrap(source: Any) -> Unwrapped:
     members = [member for owner in place.owners for member in owner.members()]
     tokenizers = (member for member in members if isinstance(member, PreTrainedTokenizerBase))
     processors = (member for member in members if isinstance(member, _PROCESSOR_TYPES))
-    return Unwrapped(place.value, next(tokenizers, None), next(processors, None), (note,))
+    return place.value, next(tokenizers, None), next(processors, None), (note,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,8 +198,3 @@ def adapters(model: nn.Module) -> tuple[str, ...]:
         names |= {name for name in layer.active_adapters if any(name in one for one in weights)}
         names |= {*layer.merged_adapters}
     return tuple(sorted(names))
-
-
-def is_adapted(module: Any) -> bool:
-    """Return whether a module is a layer of PEFT: a base layer with LoRA adapters."""
-    return all(hasattr(module, name) for name in ("base_layer", "lora_A", "lora_B", "scaling"))

@@ -128,7 +128,7 @@ def test_image_pipelines_give_their_processor():
     )
     model = transformers.ViTForImageClassification(config)
     pipeline = transformers.ImageClassificationPipeline(model, image_processor=processor)
-    assert unwrap(pipeline).processor is processor
+    assert unwrap(pipeline)[2] is processor
 
 
 def test_sentence_transformers_give_model_and_tokenizer(model):

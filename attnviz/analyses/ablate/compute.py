@@ -18,8 +18,8 @@ from attnviz.analyses.shift.compute import read_word
 from attnviz.attribution.interventions import Ablation, Head, HeadRun, outputs_of, replace_outputs
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
-from attnviz.attribution.reference import SAME_PIECES, Reading, encode_like, expect_comparable
-from attnviz.attribution.target import Readout, Target, token_ids
+from attnviz.attribution.reference import Reading, encode_like
+from attnviz.attribution.target import Readout, Target
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError
 from attnviz.inputs.batch import Inputs, Many, parse_inputs
@@ -319,9 +319,7 @@ def _ablate_text(
 
 def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
     """Return the outputs of the heads in a text to patch from, with as many tokens."""
-    batch = encode_like(site.target.model, patch, site.reading)
-    ids = token_ids(batch.inputs), site.target.ids
-    expect_comparable("The text to patch from", *ids, f"{SAME_PIECES}.")
+    batch = encode_like(site.target.model, patch, site.reading, "The text to patch from")
     return outputs_of(site.target, batch.inputs)
 
 

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.models.architectures import last_check
-from attnviz.models.wrappers import is_adapted
 from attnviz.results import Gate, HeadProjection, Linear, Norm, Rounding
 
 STAGES = ("query", "key", "value")
@@ -61,6 +60,7 @@ _EPS = ("variance_epsilon", "eps", "epsilon")
 # The names of arguments of their forward, and of one table they hold.
 _OTHER_SEQUENCE = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 _ANGLES = ("position_embeddings", "sinusoidal_pos", "freqs_cis", "rotary_pos_emb")
+_ADAPTED = ("base_layer", "lora_A", "lora_B", "scaling")  # of a layer of PEFT with LoRA
 _TABLES = ("embed_positions",)  # sines, then cosines, of every position
 
 
@@ -313,7 +313,7 @@ def plain_linear(child: Any) -> Linear | None:
     They are views of its own where possible. torch's Linear stores Wᵀ, transformers' Conv1D stores
     W. LoRA adds B·A·scaling to W. Any other child with submodules does more than multiply.
     """
-    if is_adapted(child):
+    if all(hasattr(child, name) for name in _ADAPTED):
         return _adapted(child)
     if not isinstance(child, nn.Module) or any(child.children()):
         return None
