@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from unittest.mock import patch
@@ -152,13 +152,11 @@ class Readout:
         with torch.no_grad(), self.alone():
             return self(self.module(**inputs)[0])
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self) -> AbstractContextManager[Any]:
         """Leave the logits of other positions undefined: they take longer than many blocks."""
         unembedding, rows = unembedding_of(self.module), list(self.rows)
         if unembedding is None:
-            yield
-            return
+            return nullcontext()
         own: Callable[[Tensor], Tensor] = unembedding.forward
 
         def of_rows(states: Tensor) -> Tensor:
@@ -169,8 +167,7 @@ class Readout:
             every[:, rows] = logits
             return every
 
-        with patch.object(unembedding, "forward", of_rows):
-            yield
+        return patch.object(unembedding, "forward", of_rows)
 
     def without(self, positions: Sequence[int]) -> Readout:
         """Return the readout without some tokens; the one before takes the place of its own."""

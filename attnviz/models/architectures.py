@@ -150,11 +150,9 @@ def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> s
     """Return how many of these agree, as one sentence; `check` is the last one by default."""
     counts = Counter(architecture.state for architecture in listed)
     with_attention = sum(counts[state] for state in STATES[:4])
-    phrases = [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
-    if with_attention:
-        phrases.insert(
-            0, f"{counts['agrees']} of {with_attention} architectures with attention agree"
-        )
+    agree = f"{counts['agrees']} of {with_attention} architectures with attention agree"
+    phrases = [agree] if with_attention else []
+    phrases += [f"{counts[state]} {state}" for state in STATES[3:] if counts[state]]
     sentence = ", ".join(phrases) or "no such architecture"
     return f"{sentence}; checked with transformers {(check or last_check()).transformers}"
 

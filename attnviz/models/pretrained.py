@@ -482,11 +482,9 @@ def load_processors(name: str, folder: Path, kinds: tuple[str, ...]) -> Processo
         with translate(name, "the processor"):
             return auto_class.from_pretrained(str(folder), **_LOCAL, **options)
 
-    processors = Processors()
-    if "text" in kinds and isinstance(
-        multimodal := load(transformers.AutoProcessor), ProcessorMixin
-    ):
-        processors = Processors.of(multimodal)
+    multimodal = load(transformers.AutoProcessor) if "text" in kinds else None
+    is_multimodal = isinstance(multimodal, ProcessorMixin)
+    processors = Processors.of(multimodal) if is_multimodal else Processors()
     if "image" in kinds:
         # Before 5.20, transformers.AutoImageProcessor is a stub where torchvision is missing.
         from transformers.models.auto.image_processing_auto import AutoImageProcessor
