@@ -432,7 +432,7 @@ def generate_greedily(
         model.generation_config = settings
         options["stopping_criteria"] = transformers.StoppingCriteriaList([keep])
         returned = type(model).generate(model, **inputs, **options)
-    if not read:
+    if not read or (sequences := getattr(returned, "sequences", returned)).dim() != 2:  # sounds
         raise ModelError(f"{type(model).__name__} does not generate text. Choose another model.")
     one_each = sum(more.shape[-1] for more in positions) == len(read[-1][0]) - 1
     return Generation(
@@ -440,7 +440,7 @@ def generate_greedily(
         logits=torch.stack(logits) if logits and len(logits) <= len(read) else None,
         ids=read[-1][0],
         prompt=read[0].shape[1] - 1,
-        returned=getattr(returned, "sequences", returned)[0],
+        returned=sequences[0],
         notes=(f"left out of the settings of the generation: {', '.join(notes)}",) if notes else (),
     )
 

@@ -82,6 +82,13 @@ def test_padding_that_overflows_in_half_precision_is_named_and_refuses_nothing()
     assert (found["float32"][0], use_state(*found["float16"])) == ("verified", "overflow")
 
 
+def test_a_model_that_writes_sounds_generates_no_text():
+    state, why = use("higgs_audio_v2")["generate"]
+    assert (state, why.partition(".")[0]) == (
+        "refused", "HiggsAudioV2ForConditionalGeneration does not generate text"
+    )  # fmt: skip
+
+
 def test_a_call_that_fails_is_told_from_one_that_is_refused(monkeypatch):
     def refuse(*args, **options):
         raise attnviz.InputError("The text is empty.")
