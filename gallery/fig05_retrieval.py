@@ -46,7 +46,7 @@ with attnviz.plot.style():
     bars = histogram.bar(range(1, len(shares)), shares[1:].tolist(), color="0.6")
     histogram.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
     histogram.set(title=f"all {heads} heads", yticks=[], ylabel="queries", xticks=range(1, n))
-    histogram.set_xlabel(f"words with {share:.0%} of the weight")
+    histogram.set_xlabel(f"words that have {share:.0%}")
     histogram.margins(y=0.15)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)

@@ -127,23 +127,28 @@ def decompose(
     start_gradient, *gradients = torch.autograd.grad(
         (end[1] * unit).sum(), [start, *mixed], materialize_grads=True
     )
-    value, routing = list[Tensor](), list[Tensor]()
-    for mix, gradient in zip(mixes, gradients, strict=True):
-        g = tracing.by_head(gradient, 2)[1][:, rows]
-        (w0, w1), (v0, v1) = mix.weights[:, :, rows], mix.values
-        by_value = (w0 + w1) / 2 * (g @ (v1 - v0).mT)
-        by_routing = (w1 - w0) * (g @ ((v0 + v1) / 2).mT)
-        value.append(mix.place.spread(by_value.sum(1), T))
-        routing.append(mix.place.spread(by_routing.sum(1), T))
+    parts = [_parts(mix, g, rows, T) for mix, g in zip(mixes, gradients, strict=True)]
+    value, routing = (torch.stack(part).double() for part in zip(*parts, strict=True))
     return Decomposition(
-        value=torch.stack(value).double().cpu(),
-        routing=torch.stack(routing).double().cpu(),
+        value=value.cpu(),
+        routing=routing.cpu(),
         start=(start_gradient[1, rows] * (start[1, rows] - start[0, rows])).sum().item(),
         credit=credits(readout, inputs, unit, gate).double().cpu(),
         total=(delta * unit).sum().item(),
         length=length,
         direction=unit.cpu(),
     )
+
+
+def _parts(
+    mix: tracing.TracedAttention, gradient: Tensor, rows: list[int], T: int
+) -> tuple[Tensor, Tensor]:
+    """Return the value and the routing part of each head and source, (H, T) each."""
+    g = tracing.by_head(gradient, 2)[1][:, rows]
+    (w0, w1), (v0, v1) = mix.weights[:, :, rows], mix.values
+    value = (w0 + w1) / 2 * (g @ (v1 - v0).mT)
+    routing = (w1 - w0) * (g @ ((v0 + v1) / 2).mT)
+    return mix.place.spread(value.sum(1), T), mix.place.spread(routing.sum(1), T)
 
 
 def credits(

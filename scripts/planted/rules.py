@@ -105,7 +105,7 @@ def accepted_stages(
     record: AttentionRecord, reference: Reference, stages: Mapping[str, StageValues]
 ) -> dict[str, Accepted]:
     """Return which rules accept each stage of an attention."""
-    checks = compare(record, model_values(record, reference))
+    checks = compare([(record, model_values(record, reference))])[0][0]
     passed = {check.stage: check.passed for check in checks}
     return {
         stage: {ATTNVIZ: passed[stage], **values.accepted()}

@@ -108,12 +108,12 @@ def test_a_cell_that_follows_from_the_inputs_may_follow_from_rounded_ones(make):
     worked = make(X=[[1.46]], W_q=[[1]], W_k=[[1]], printed=printed)
     assert states_of(stage(worked, "Q")) == [["follows exactly"]]
     assert states_of(stage(worked, "scores")) == [["within rounding"]]
-    assert worked.finding() == "All 2 printed numbers follow from the inputs"
+    assert worked.finding() == "All 2 printed numbers of the example follow from its inputs"
 
 
 def test_one_wrong_cell_is_named(make):
     worked = make(X=[[1], [2]], W_q=[[1]], W_k=[[1]], printed={"Q": [[1], [3]], "K": [[1], [2]]})
-    assert worked.finding() == "1 of 2 queries is wrong"
+    assert worked.finding() == "The example has 1 error in its queries"
 
 
 def test_a_stage_that_the_inputs_give_exactly_is_not_rounded(phones):
