@@ -165,7 +165,6 @@ class _SummaryComparison:
         starts = [n * first.record.heads for n in range(len(attentions))]
         heads = [start + head for start in starts for head in first.heads]
         self.heads = torch.tensor(heads, device=self.device)
-        self.all_heads = heads == [*range(record.heads)]
         # The queries that may read no key, from the record alone.
         self.empty = (record.visible or MaskRule()).empty(self.m, self.n, self.device)
         if record.visible is None and record.mask is not None:
@@ -191,13 +190,11 @@ class _SummaryComparison:
         diagonal = (block.start + self.n - self.m) // size
         cells = list(dict.fromkeys([min(max(diagonal, 0), across - 1), 0, across - 1, *others]))
 
-        scores = self.record.at(rows, _ALL).scores(dtype=torch.float64)
-        rows = rows.to(self.device)
-        self._compare_rows(_ALL, rows, scores if self.all_heads else scores[self.heads])
-        rows = some.to(self.device)
-        for heads, part in self._blocks(len(rows), self.n):
-            scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows[part])
-            self._compare_rows(heads, rows[part], scores)
+        for chosen in (rows.to(self.device), some.to(self.device)):
+            for heads, part in self._blocks(len(chosen), self.n):
+                queries = chosen[part]
+                scores = self.record.part_of_scores(torch.float64, self.heads[heads], queries)
+                self._compare_rows(heads, queries, scores)
         self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
         # The weight that some keys receive from all queries.
         columns = columns.to(self.device)
