@@ -11,7 +11,8 @@ that of the layer that is best on other pairs ({minilm.alone[layer]}, {once.alon
 word follows all of it; no interval of its difference from the words around it excludes 0 (right).
 The cosines of both, standardized and summed, have {minilm.both[auc]:.1%}, {once.both[auc]:.1%} and
 {twice.both[auc]:.1%}, and all three intervals of the difference are above 0. Of the
-{count} intervals for vectors of single layers, {above} are above 0, about as many as chance gives.
+{count} intervals for vectors of single layers, {above} are above 0, about as many as expected by
+chance.
 """
 
 import json
