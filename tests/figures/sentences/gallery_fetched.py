@@ -955,7 +955,7 @@ def wordnet_both(facts, said):
 
 @WORDNET.sentence(
     "Of the <all> intervals for vectors of single layers, <above> are above 0, about as many as "
-    "chance gives."
+    "expected by chance."
 )
 def wordnet_above(facts, said):
     """The intervals are those of the table: another resample may move them by .01."""
