@@ -141,12 +141,13 @@ def launches(
 
     Those of long texts in a model of the shape of Llama 3 8B are counted without computing.
     """
-    from benchmarks.launches import measure, measure_long
+    from benchmarks.launches import measure, measure_long, measure_survey
 
     if long:
         measure_long(long)
     else:
         measure(tokens, places)
+        measure_survey()
 
 
 @app.command()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import BatchEncoding
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from attnviz.errors import InputError, expect_unicode, silence_rust
+from attnviz.errors import AttnvizError, InputError, expect_unicode, silence_rust
 from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
-from attnviz.inputs.tokens import Chat, TokenIds, special_flags
+from attnviz.inputs.tokens import Chat, TokenIds, special_flags, special_ids
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck
@@ -170,14 +172,9 @@ def tokenize(
         encoded = encode_ids(tokenizer, source)
     elif isinstance(source, Chat):
         text = source.render(tokenizer, checkpoint.name)
-        encoded = _encode(tokenizer, text, None, add_special_tokens=False)
+        (encoded,) = _encode(tokenizer, [(text, None)], add_special_tokens=False)
     else:
-        if (size := sum(map(len, filter(None, (source, pair))))) > _SMALL:
-            _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
-        for string in filter(None, (source, pair)):
-            expect_unicode(string, "The text")
-        options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
-        encoded = _encode(tokenizer, source, pair, **options)
+        (encoded,) = _read(checkpoint, [(source, pair)], of_decoder=of_decoder)
     length = len(encoded.ids)
     if all(encoded.special) and not may_be_empty:
         what = f"text {source[:40]!r} leaves" if isinstance(source, str) else "ids leave"
@@ -190,23 +187,59 @@ def tokenize(
             "Shorten the text, or cut it with --truncate (truncate=True)."
         )
     if isinstance(source, str):
-        encoded = _encode(tokenizer, source, pair, cut=longest, **options)
+        (encoded,) = _read(checkpoint, [(source, pair)], of_decoder=of_decoder, cut=longest)
     fields = {name: values[:longest] for name, values in encoded.fields.items()}
     segments, spans = encoded.segments[:longest], encoded.spans[:longest]
     return Encoded(fields, segments, spans, encoded.texts, cut_from=length)
 
 
+def tokenize_together(
+    checkpoint: Checkpoint, pairs: Sequence[TextPair], longest: int | None
+) -> list[Encoded | None]:
+    """Return the tokens of texts or pairs, read in one call; None where `tokenize` must say why."""
+    try:
+        with translate(checkpoint):
+            encoded = _read(checkpoint, pairs) if pairs else []
+    except AttnvizError:  # of one of them
+        return [None] * len(pairs)
+    most = math.inf if longest is None else longest
+    return [None if all(one.special) or len(one.ids) > most else one for one in encoded]
+
+
+def _read(
+    checkpoint: Checkpoint,
+    pairs: Sequence[TextPair],
+    *,
+    of_decoder: bool = False,
+    cut: int | None = None,
+) -> list[Encoded]:
+    """Return strings, or pairs of them, as encoded."""
+    strings = [string for pair in pairs for string in pair if string]
+    if (size := sum(map(len, strings))) > _SMALL:
+        _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
+    for string in strings:
+        expect_unicode(string, "The text")
+    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
+    options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
+    return _encode(tokenizer, pairs, cut=cut, **options)
+
+
 def _call(
     tokenizer: Tokenizer,
-    text: str,
-    pair: str | None,
+    pairs: Sequence[TextPair],
     *,
     of_decoder: bool = False,
     cut: int | None = None,
     **options: Any,
 ) -> BatchEncoding:
-    """Call the tokenizer as its documentation does, for a text of the encoder or the decoder."""
-    texts = {"text_target": text} if of_decoder else {"text": text, "text_pair": pair}
+    """Call the tokenizer as its documentation does, for a text of the encoder or the decoder.
+
+    Several texts are a batch; all or none are pairs.
+    """
+    sources, seconds = (list(one) for one in zip(*pairs, strict=True))
+    text: Any = sources if len(pairs) > 1 else sources[0]
+    second: Any = seconds if len(pairs) > 1 and seconds[0] is not None else seconds[0]
+    texts = {"text_target": text} if of_decoder else {"text": text, "text_pair": second}
     if cut is not None:
         options |= {"truncation": True, "max_length": cut}
     with silence_rust():
@@ -215,41 +248,45 @@ def _call(
 
 
 def _encode(
-    tokenizer: Tokenizer, text: str, pair: str | None, *, literal: bool = False, **options: Any
-) -> Encoded:
-    """Return a text or a pair as encoded; literal : special tokens typed in it are plain text."""
+    tokenizer: Tokenizer, pairs: Sequence[TextPair], *, literal: bool = False, **options: Any
+) -> list[Encoded]:
+    """Return texts or pairs as encoded; literal : special tokens typed in them are plain text."""
     if literal and tokenizer.is_fast:
         options["split_special_tokens"] = True
     encoding = _call(
         _without_special(tokenizer) if literal and not tokenizer.is_fast else tokenizer,
-        text,
-        pair,
+        pairs,
         return_offsets_mapping=tokenizer.is_fast,
         return_special_tokens_mask=True,
         return_attention_mask=True,
         **options,
     )
-    fields = {name: list(values) for name, values in encoding.items() if name != "offset_mapping"}
-    ids, added = fields["input_ids"], [*map(bool, fields["special_tokens_mask"])]
-    if len(added) != len(ids):  # some classes count what they add in another way
-        added = special_flags(tokenizer, ids)
-    unknown = tokenizer.unk_token_id
-    if literal and not tokenizer.is_fast and unknown is not None:
-        # A class may look a typed special token up in its vocabulary.
-        for n, token in enumerate(ids):
-            if token in tokenizer.all_special_ids and not added[n]:
-                ids[n] = unknown
-    unknown, flags = unknown_id(tokenizer), special_flags(tokenizer, ids)
-    segments = [0] * len(ids) if pair is None else _segments(encoding, added)
-    if tokenizer.is_fast:
-        spans = [(int(start), int(end)) for start, end in encoding["offset_mapping"]]
-    else:
-        spans = _aligned(tokenizer, ids, added, segments, (text, pair or ""))
-    fields["special_tokens_mask"] = [
-        int(is_added or (flag and token != unknown))
-        for token, is_added, flag in zip(ids, added, flags, strict=True)
-    ]
-    return Encoded(fields, segments, spans, (text, pair))
+    read, several, replaces = dict(encoding), len(pairs) > 1, literal and not tokenizer.is_fast
+    special, unknown = special_ids(tokenizer), unknown_id(tokenizer)
+    unknown_token = tokenizer.unk_token_id if replaces else None
+    offsets = read.pop("offset_mapping", None)
+    texts = []
+    for number, (text, pair) in enumerate(pairs):
+        fields = {name: list(row[number] if several else row) for name, row in read.items()}
+        ids, added = fields["input_ids"], [*map(bool, fields["special_tokens_mask"])]
+        if len(added) != len(ids):  # some classes count what they add in another way
+            added = [token in special for token in ids]
+        if unknown_token is not None:
+            # A class may look a typed special token up in its vocabulary.
+            for n, token in enumerate(ids):
+                if token in tokenizer.all_special_ids and not added[n]:
+                    ids[n] = unknown_token
+        segments = [0] * len(ids) if pair is None else _segments(encoding, number, added)
+        if offsets is None:
+            spans = _aligned(tokenizer, ids, added, segments, (text, pair or ""))
+        else:
+            spans = [(int(a), int(b)) for a, b in (offsets[number] if several else offsets)]
+        fields["special_tokens_mask"] = [
+            int(is_added or (token in special and token != unknown))
+            for token, is_added in zip(ids, added, strict=True)
+        ]
+        texts.append(Encoded(fields, segments, spans, (text, pair)))
+    return texts
 
 
 def _without_special(tokenizer: Any) -> Any:
@@ -261,14 +298,14 @@ def _without_special(tokenizer: Any) -> Any:
     return plain
 
 
-def _segments(encoding: BatchEncoding, added: Sequence[bool]) -> list[int]:
-    """Return 0 or 1 for every token; a special token belongs to the text before it."""
+def _segments(encoding: BatchEncoding, number: int, added: Sequence[bool]) -> list[int]:
+    """Return 0 or 1 for every token of a pair; a special token belongs to the text before it."""
     if not encoding.is_fast:  # the second text follows the first added token after the first text
         end = next((n for n, flag in enumerate(added) if flag and not all(added[:n])), len(added))
         return [int(n > end) for n in range(len(added))]
     segment, segments = 0, []
-    for number in encoding.sequence_ids(0):
-        segment = segment if number is None else number
+    for of_token in encoding.sequence_ids(number):
+        segment = segment if of_token is None else of_token
         segments.append(segment)
     return segments
 
@@ -357,7 +394,8 @@ def _check(
     if isinstance(source, Chat):
         own = source.render(tokenizer, checkpoint.name, ids=True)[:most]
     else:
-        own = list(_call(tokenizer, source, second, of_decoder=of_decoder, cut=most)["input_ids"])
+        called = _call(tokenizer, [(source, second)], of_decoder=of_decoder, cut=most)
+        own = list(called["input_ids"])
         read = set(tokenizer.convert_ids_to_tokens(list(row)))
         typed = [
             token
@@ -426,7 +464,8 @@ def _reads_segments(module: nn.Module) -> bool:
 def padded(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     """Return rows of integers as one tensor (N, T), padded with `fill` on the right."""
     T = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (T - len(row))] for row in rows], device="cpu")
+    lists = [[*row, *[fill] * (T - len(row))] for row in rows]
+    return torch.from_numpy(np.array(lists, np.int64))  # much faster than torch.tensor
 
 
 def max_tokens(module: nn.Module, tokenizer: Tokenizer, *, of_decoder: bool = False) -> int | None:

@@ -152,8 +152,8 @@ def _rows(values: Any, subject: str) -> list[tuple[int, ...]]:
     raise InputError(f"The ids of {subject.lower()} are whole numbers, one for each token.")
 
 
-def special_flags(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bool]:
-    """Return which tokens are special.
+def special_ids(tokenizer: Tokenizer) -> set[int]:
+    """Return the ids of special tokens.
 
     A mask and an unknown token stand for words; but a tokenizer of bytes knows every word, and its
     unknown token, such as <|endoftext|>, has another purpose.
@@ -162,4 +162,10 @@ def special_flags(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bool]:
     ends = [getattr(tokenizer, f"{end}_token_id") for end in ("bos", "eos", "cls", "sep", "pad")]
     if (unknown := unknown_id(tokenizer)) not in ends:
         special.discard(unknown)
+    return special
+
+
+def special_flags(tokenizer: Tokenizer, ids: Sequence[int]) -> list[bool]:
+    """Return which tokens are special."""
+    special = special_ids(tokenizer)
     return [token in special for token in ids]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
+from random import Random
 
 import torch
 from rich.table import Table
@@ -23,6 +24,7 @@ from families import TEXTS, tiny
 from simulated_cuda import SimulatedCuda
 
 import attnviz
+from attnviz.analyses.survey.corpus import PART
 from attnviz.inputs.batch import encode
 
 _WIDE, _NARROW = 14336, 64  # of the MLP of Llama 3 8B, and of the model that is counted
@@ -64,6 +66,30 @@ def measure(tokens: int, places: int) -> None:
                     lines += [f"{n:8,} {place}" for place, n in gpu.top(kind, places)]
     console.print(table)
     console.print("\n".join(lines), highlight=False, markup=False)
+
+
+def measure_survey() -> None:
+    """Print the counts of each further text of a survey, in a narrow model with BERT-base's heads.
+
+    One part of a corpus is left out: it holds what a survey does once.
+    """
+    torch.manual_seed(0)
+    config = BertConfig(hidden_size=48, intermediate_size=64, num_hidden_layers=12)
+    random = Random(0)
+    vocabulary = sorted(word for word in attnviz.load().tokenizer.get_vocab() if word.isalpha())
+    texts = [" ".join(random.choices(vocabulary, k=random.randint(6, 24))) for _ in range(3 * PART)]
+    counts = []
+    with SimulatedCuda() as gpu:
+        module = BertModel(config).eval().to("cuda")
+        model = attnviz.load(module, tokenizer=attnviz.load().tokenizer)
+        attnviz.survey(texts[:20], model=model)
+        for several in (texts[:PART], texts):
+            gpu.clear()
+            attnviz.survey(several, model=model)
+            counts.append(gpu.counts)
+    one, three = counts
+    for name, first, last in zip(one._fields, one, three, strict=True):
+        console.print(f"survey, {name.replace('_', ' ')} per text: {(last - first) / 2 / PART:.2f}")
 
 
 def measure_long(lengths: Sequence[int]) -> None:

@@ -22,7 +22,6 @@ from attnviz.analyses.compare.result import CompareResult
 from attnviz.analyses.survey.aggregate import (
     FLIPS,
     Estimates,
-    Floats,
     Moments,
     SignFlips,
     aggregate,
@@ -151,7 +150,7 @@ class _Change:
         self.width, self._seed = len(heads) * len(NAMES), seed
         self.moments, self.signs = Moments(self.width), SignFlips(self.width)
 
-    def add(self, texts: Sequence[int], before: Floats, after: Floats) -> None:
+    def add(self, texts: Sequence[int], before: Tensor, after: Tensor) -> None:
         """Add the statistics of texts with these numbers, (N, K · S) each."""
         self.moments.add(after - before)
         self.signs.add(draw_signs(np.array(texts), self._seed), difference(after, before))
@@ -264,10 +263,11 @@ class _Comparison:
                     if number:
                         self._expect_same_tokens(again, texts_of_part)
                     of_part = heads.measure(texts_of_part)
-                    values = of_part.value.flatten(1).numpy()
-                    np.save(file, values)
+                    values = of_part.value.flatten(1)
+                    np.save(file, values.numpy())
                     if number:
-                        change.add(of_part.numbers, np.load(before).astype(np.float64), values)
+                        known = torch.from_numpy(np.load(before)).double()
+                        change.add(of_part.numbers, known, values.double())
                     texts += len(texts_of_part)
                     say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))
                     yield of_part
@@ -332,7 +332,7 @@ def _by_head(values: Sequence[NDArray[Any]]) -> Tensor:
 
 def _measure_both(
     one: HeadStatistics, other: HeadStatistics, texts: Sequence[CorpusText]
-) -> list[Floats]:
+) -> list[Tensor]:
     """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
     attentions: list[Attention] = []  # of the first model: queries and keys only
     values: tuple[list[Tensor], list[Tensor]] = [], []
@@ -351,7 +351,7 @@ def _measure_both(
     one.run(texts, add_first)
     other.run(texts, add_second)
     both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
-    return [numbers.double().numpy() for numbers in (*both, torch.cat(distances, dim=1))]
+    return [numbers.double() for numbers in (*both, torch.cat(distances, dim=1))]
 
 
 def _distance(first: Attention, second: Attention, statistics: WeightStatistics) -> Tensor:

@@ -65,44 +65,46 @@ def aggregate(
     *,
     seed: int = 0,
     statistics: Sequence[Statistic] = STATISTICS,
+    device: torch.device | str = "cpu",
 ) -> CorpusStatistics:
-    """Sum up the parts of a survey, in the order of the corpus; `seed` of flips and of halves."""
+    """Sum up the parts of a survey on a device, in the order of the corpus.
+
+    seed : of flips and of halves.
+    """
     shape = heads, len(statistics)
     width = heads * len(statistics)
-    value = Moments(width)
-    above_shuffled, above_even, other_half = (SignFlips(width) for _ in range(3))
-    means = [Moments(width) for _ in range(4)]
+    value = Moments(width, device)
+    above_shuffled, above_even, other_half = (SignFlips(width, device) for _ in range(3))
+    means = [Moments(width, device) for _ in range(4)]
+    no_baseline = torch.tensor([not one.even_baseline for one in statistics], device=device)
     differences = np.full(heads, -np.inf)
     texts = tokens = compared = held_out = 0
     for part in parts:
-        missing = part.value.isnan()
+        of_part = (part.value, part.even, part.shuffled_keys, part.shuffled)
+        values, *baselines = (one.to(device) for one in of_part)
+        missing = values.isnan()
         measured = ~missing.flatten(1).all(1)
-        no_baseline = torch.tensor([not one.even_baseline for one in statistics], device="cpu")
         # If a text does not have a statistic, its baselines are NaN too.
+        left_out = missing | no_baseline, missing | no_baseline, missing
         ours, even, keys, shuffled = (
-            values.masked_fill(left_out, torch.nan)[measured].double().flatten(1).numpy()
-            for values, left_out in (
-                (part.value, missing),
-                (part.even, missing | no_baseline),
-                (part.shuffled_keys, missing | no_baseline),
-                (part.shuffled, missing),
-            )
+            one.masked_fill(without, torch.nan)[measured].double().flatten(1)
+            for one, without in zip([values, *baselines], [missing, *left_out], strict=True)
         )
-        numbers = np.array(part.numbers)[measured.numpy()]
+        numbers = np.array(part.numbers)[measured.cpu().numpy()]
         # Heads get their roles on half of the texts: a random one of each two neighbors.
         drawn = [Random(f"half {seed} {number // 2}").random() < 0.5 for number in numbers.tolist()]
-        in_half = np.array(drawn, bool) == (numbers % 2 == 0)
-        signs, above_keys = draw_signs(numbers, seed), difference(ours, keys)
+        in_half = torch.tensor(np.array(drawn, bool) == (numbers % 2 == 0), device=device)
+        signs, above_keys = draw_signs(numbers, seed).to(device), difference(ours, keys)
         value.add(ours)
         above_shuffled.add(signs, difference(ours, shuffled))
         above_even.add(signs, above_keys)
         other_half.add(signs[~in_half], above_keys[~in_half])
         averaged = even, shuffled, (ours - even)[in_half], above_keys[~in_half]
-        for mean, values in zip(means, averaged, strict=True):
-            mean.add(values)
+        for mean, one in zip(means, averaged, strict=True):
+            mean.add(one)
         texts += len(numbers)
         held_out += int((~in_half).sum())
-        tokens += int(np.array(part.tokens)[measured.numpy()].sum())
+        tokens += int(np.array(part.tokens)[measured.cpu().numpy()].sum())
         compared += part.compared
         differences = np.maximum(differences, part.differences.double().numpy())
         release_unused()
@@ -238,19 +240,20 @@ class Estimates:
 class Moments:
     """Sums over texts, from which the `Estimates` of K numbers follow."""
 
-    def __init__(self, width: int) -> None:
-        self._origin = np.full(width, np.nan)  # of x: the first number, for small variances
-        self._sums = np.zeros((4, width))  # of 1, x, x² and x³
+    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
+        # Of x: the first number, for small variances.
+        self._origin = torch.full((width,), torch.nan, dtype=torch.double, device=device)
+        self._sums = self._origin.new_zeros(4, width)  # of 1, x, x² and x³
 
-    def add(self, values: Floats) -> None:
+    def add(self, values: Tensor) -> None:
         """Add n texts, (n, K), NaN if missing."""
         if not len(values):
             return
-        present = ~np.isnan(values)
-        first = np.take_along_axis(values, present.argmax(0)[None], axis=0)[0]
-        self._origin = np.where(np.isnan(self._origin), first, self._origin)
-        x = np.where(present, values - self._origin, 0.0)
-        self._sums += [power.sum(0) for power in (present, x, x**2, x**3)]
+        present = ~values.isnan()
+        first = values.gather(0, present.byte().argmax(0, keepdim=True))[0]
+        self._origin = self._origin.where(~self._origin.isnan(), first)
+        x = (values - self._origin).masked_fill(~present, 0.0)
+        self._sums += torch.stack([power.sum(0) for power in (present, x, x * x, x * x * x)])
 
     def estimates(self) -> Estimates:
         """Return the estimates from all texts that were added.
@@ -261,9 +264,10 @@ class Moments:
         """
         from scipy.stats import t
 
-        count = self._sums[0]
+        origin, sums = self._origin.cpu().numpy(), self._sums.cpu().numpy()
+        count = sums[0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean, square, cube = self._sums[1:] / count
+            mean, square, cube = sums[1:] / count
             variance = square - mean**2
             varies = variance > _EQUAL * square
             deviation = np.sqrt(np.where(varies, variance, 0.0) * count / (count - 1))
@@ -272,13 +276,13 @@ class Moments:
             skew = np.where(np.abs(skew) < _SYMMETRIC, _SYMMETRIC, skew)
             edge = t.ppf(0.975, count - 1) / np.sqrt(count)
             ends = (
-                self._origin
+                origin
                 + mean
                 - deviation * 3 / skew * (np.cbrt(1 + skew * (w - skew / (6 * count))) - 1)
                 for w in (edge, -edge)
             )
             low, high = (np.where(count >= 10, end, np.nan) for end in ends)
-        return Estimates(self._origin + mean, low, high, count.astype(np.int64))
+        return Estimates(origin + mean, low, high, count.astype(np.int64))
 
 
 class SignFlips:
@@ -290,15 +294,15 @@ class SignFlips:
     of texts and any distribution. The values of a text may depend on each other in any way.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
         self._texts = 0
-        self._squares = np.zeros(width)
-        self._flipped = np.zeros((FLIPS, width))
-        self._first: list[Floats] = []  # while all flips can be tried
+        self._squares = torch.zeros(width, dtype=torch.double, device=device)
+        self._flipped = self._squares.new_zeros(FLIPS, width)
+        self._first: list[Tensor] = []  # while all flips can be tried
 
-    def add(self, signs: Floats, values: Floats) -> None:
+    def add(self, signs: Tensor, values: Tensor) -> None:
         """Add n texts: signs (n, flips) from `draw_signs`, values (n, K), NaN if missing."""
-        known = np.nan_to_num(values, nan=0.0)
+        known = values.nan_to_num(0.0)
         self._texts += len(known)
         self._squares += (known * known).sum(0)
         self._flipped += signs.T @ known
@@ -314,10 +318,10 @@ class SignFlips:
         p = (1 + b) / (1 + B) of B random flips (Phipson & Smyth 2010). 1 for a number that is 0 in
         all texts.
         """
-        flipped = self._flipped
+        flipped = self._flipped.cpu().numpy()
         if 0 < self._texts <= _EXACT:
-            flipped = _all_signs(self._texts).T @ np.concatenate(self._first)
-        size = np.sqrt(self._squares)
+            flipped = _all_signs(self._texts).T @ torch.cat(self._first).cpu().numpy()
+        size = self._squares.sqrt().cpu().numpy()
         p_values = np.ones(len(size))
         tested = np.flatnonzero(size)
         order = tested[np.argsort(-np.abs(flipped[0, tested]) / size[tested], kind="stable")]
@@ -331,11 +335,12 @@ class SignFlips:
         return p_values
 
 
-def draw_signs(numbers: NDArray[np.int64], seed: int) -> Floats:
+def draw_signs(numbers: NDArray[np.int64], seed: int) -> Tensor:
     """Return the sign of each text in each flip, (n, flips), by its number; all are 1 in flip 0."""
-    generators = (np.random.Generator(np.random.Philox(key=[seed, n])) for n in numbers.tolist())
-    drawn = np.array([random.integers(0, 2, FLIPS) for random in generators], np.float64)
-    signs = 1 - 2 * drawn.reshape(len(numbers), FLIPS)
+    generators = [np.random.Philox(key=[seed, number]) for number in numbers.tolist()]
+    drawn = np.array([one.random_raw(FLIPS // 2) for one in generators], "<u8")
+    negative = drawn.view("<u4").reshape(len(numbers), FLIPS) >> 31  # the first bit of each half
+    signs = 1 - 2 * torch.from_numpy(negative.astype(np.float64))
     signs[:, 0] = 1
     return signs
 
@@ -351,8 +356,7 @@ def _all_signs(texts: int) -> Floats:
     return 1 - 2 * (bits & 1).astype(np.float64)
 
 
-def difference(values: Floats, others: Floats) -> Floats:
+def difference(values: Tensor, others: Tensor) -> Tensor:
     """Return values - others, and 0 where they differ only by rounding."""
     between = values - others
-    rounding = np.abs(between) <= _ROUNDING * np.maximum(np.abs(values), 1)
-    return np.where(rounding, 0.0, between)
+    return between.masked_fill(between.abs() <= _ROUNDING * values.abs().clamp(min=1), 0.0)

@@ -246,7 +246,10 @@ def survey_corpus(
             for path in summaries:
                 check_output(path, force=force or resume)
             in_order = _in_folder(folder, measured, enumerate(in_parts))
-        totals = aggregate(in_order, len(heads.heads), seed=seed, statistics=statistics)
+        device = checkpoint.device if checkpoint.device.type == "cuda" else "cpu"  # has float64
+        totals = aggregate(
+            in_order, len(heads.heads), seed=seed, statistics=statistics, device=device
+        )
         result = _result(totals, heads, results, corpus, groups)
         for path in summaries:
             save_result(result, path, force=force or resume)

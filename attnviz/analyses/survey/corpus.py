@@ -22,7 +22,15 @@ from attnviz.errors import InputError, first_line, is_unicode, refuse_given, req
 from attnviz.inputs.audio import Sound, read_sound
 from attnviz.inputs.batch import Batch, Inputs, encode, read_texts
 from attnviz.inputs.image import Picture, read_image
-from attnviz.inputs.text import max_tokens, spelled, tokenize, tokenizer_of, translate
+from attnviz.inputs.text import (
+    Encoded,
+    max_tokens,
+    spelled,
+    tokenize,
+    tokenize_together,
+    tokenizer_of,
+    translate,
+)
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.io.files import is_file, translated
 from attnviz.models.checkpoint import SpecialTokens
@@ -44,8 +52,9 @@ MEDIA_SUFFIXES = {
 SUFFIXES = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 OR_SAMPLE = "or read the sample that comes with attnviz (--sample)"
 _LONGEST = 2**24  # characters of a line or a field: a file without ends must not fill the memory
-PART = 512  # texts that are sorted by length and written together
+PART = 1024  # texts that are sorted by length and written together
 _UTF_8: dict[str, Any] = {"encoding": "utf-8-sig", "errors": "surrogateescape"}
+_READ_TOGETHER = 128  # texts in one call of the tokenizer
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
 _SAMPLE_MEDIA = {"image": 8, "audio": 2}  # likewise; a sound has many frames
@@ -368,25 +377,31 @@ class TextCorpus:
 
     def tokenized(self, texts: Iterable[CorpusText]) -> Iterator[CorpusText]:
         """Yield texts with their tokens."""
-        changes = self.changes
-        for text in texts:
-            try:
-                read = self._encode(text)
-            except InputError as error:
-                why = f"text {text.number + 1}: {error}"
-                error = InputError(f"In {why} Or leave such texts out (--skip-bad).")
-                changes.leave_out(text.number + 1, why, None if self.skip_bad else error)
-                continue
-            if read.cut:
-                changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
-            yield read
+        changes, rest = self.changes, iter(texts)
+        while part := list(islice(rest, _READ_TOGETHER)):
+            together = [text for text in part if text.source is None]
+            pairs = [(text.text, text.pair) for text in together]
+            tokens = tokenize_together(self.model.checkpoint, pairs, self._longest)
+            encoded = dict(zip((text.number for text in together), tokens, strict=True))
+            for text in part:
+                try:
+                    read = self._encode(text, encoded.get(text.number))
+                except InputError as error:
+                    why = f"text {text.number + 1}: {error}"
+                    error = InputError(f"In {why} Or leave such texts out (--skip-bad).")
+                    changes.leave_out(text.number + 1, why, None if self.skip_bad else error)
+                    continue
+                if read.cut:
+                    changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
+                yield read
 
-    def _encode(self, text: CorpusText) -> CorpusText:
-        """Return a text with its tokens; raise InputError if the model cannot read it."""
+    def _encode(self, text: CorpusText, one: Encoded | None) -> CorpusText:
+        """Return a text with its tokens, if known; raise InputError if the model cannot read it."""
         checkpoint, cuts = self.model.checkpoint, self.truncate
         if text.source is None:
-            with translate(checkpoint):
-                one = tokenize(checkpoint, text.text, text.pair, self._longest, truncate=cuts)
+            if one is None:
+                with translate(checkpoint):
+                    one = tokenize(checkpoint, text.text, text.pair, self._longest, truncate=cuts)
             return replace(text, encoding=one.fields, cut=one.cut_from is not None)
         batch = encode(checkpoint, inputs_of([text]), truncate=cuts)
         encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}

@@ -24,7 +24,7 @@ from attnviz.results import AttentionRecord, AttentionResult, Axis, LinearAttent
 from attnviz.runtime.libraries import release_unused
 
 # What fits the caches of a CPU; what keeps a GPU busy.
-_BATCH_TOKENS = {"cpu": 2048, "cuda": 16384}  # positions of a batch, with padding
+_BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # positions of a batch, with padding
 _KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart from all others
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 
@@ -67,7 +67,7 @@ class _Measure:
             for count in (len(queries.ids), len(numbers), 1)
         )
         self._signed = any(one.signed for one in statistics)
-        self._limits = largest(self._of_first.keys, statistics)
+        self._limits = largest(self._of_first.keys, statistics).to(queries.ids.device)
         self._order: tuple[slice, Tensor, Tensor] | None = None  # of the keys that may be read
 
     def __call__(self, attention: Attention) -> tuple[Tensor, ...]:
@@ -103,11 +103,11 @@ class _Measure:
                 self._order = known = rows, keys, order
             return weights.gather(-1, known[2][:, None].expand_as(weights))
 
-        values, of_keys = self._of_all(attention.weights).cpu(), self._of_texts(shuffled_keys).cpu()
-        even = self._of_texts(even_weights).expand_as(of_keys).cpu()
-        differences = torch.full(values.shape[1:2], torch.nan, device="cpu")
+        values, of_keys = self._of_all(attention.weights), self._of_texts(shuffled_keys)
+        even = self._of_texts(even_weights).expand_as(of_keys)
+        differences = torch.full(values.shape[1:2], torch.nan, device=values.device)
         if attention.model_weights is not None:
-            ours, theirs = values[0], self._of_first(attention.model_weights).cpu()[0]
+            ours, theirs = values[0], self._of_first(attention.model_weights)[0]
             shares = ((ours - theirs).abs() / self._limits).nan_to_num(0.0)
             differences = shares.masked_fill(ours.isnan() != theirs.isnan(), torch.inf).amax(-1)
         return values, even, of_keys, differences
@@ -199,10 +199,10 @@ class HeadStatistics:
 
         self.run(texts, add, shuffled=True)
         *statistics, differences = zip(*layers, strict=True)
-        both, even, of_keys = (torch.cat(of_layers, dim=1) for of_layers in statistics)
+        both, even, of_keys = (torch.cat(of_layers, dim=1).cpu() for of_layers in statistics)
         # Patches and frames have one order.
         shuffled = both[N:] if len(both) > N else torch.full_like(both, torch.nan)
-        return both[:N], shuffled, even, of_keys, torch.cat(differences)
+        return both[:N], shuffled, even, of_keys, torch.cat(differences).cpu()
 
     def run(
         self, texts: Sequence[Any], on_attention: OnAttention, *, shuffled: bool = False

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from attnviz.analyses.survey.aggregate import Moments
 
@@ -14,7 +15,7 @@ def estimates(values, parts=1, order=None):
     order = np.arange(len(values)) if order is None else order
     moments = Moments(values.shape[1])
     for some in np.array_split(order, parts):
-        moments.add(values[some])
+        moments.add(torch.from_numpy(values[some]))
     return moments.estimates()
 
 

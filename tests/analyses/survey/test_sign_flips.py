@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 
 from attnviz.analyses.survey.aggregate import SignFlips, difference, draw_signs
 
@@ -12,7 +13,7 @@ def p_values(values, parts=1, order=None, seed=0):
     order = np.arange(len(values)) if order is None else order
     test = SignFlips(values.shape[1])
     for some in np.array_split(order, parts):
-        test.add(draw_signs(some, seed), values[some])
+        test.add(draw_signs(some, seed), torch.from_numpy(values[some]))
     return test.p_values()
 
 
@@ -93,9 +94,10 @@ def test_order_and_chunks_do_not_matter(texts):
 def test_rounding_is_no_difference():
     values = np.full((40, 2), [0.3, 400.0])
     noise = np.full((40, 2), [3e-8, 3e-5])
-    assert p_values(difference(values + noise, values)).tolist() == [1, 1]
-    assert p_values(difference(values + 100 * noise, values)).max() < 0.01
-    assert np.isnan(difference(np.array([np.nan]), np.array([0.0]))).all()
+    for much, found in ((noise, [1, 1]), (100 * noise, [pytest.approx(0, abs=0.01)] * 2)):
+        changes = difference(torch.from_numpy(values + much), torch.from_numpy(values))
+        assert p_values(changes.numpy()).tolist() == found
+    assert difference(torch.tensor([torch.nan]), torch.tensor([0.0])).isnan().all()
 
 
 def test_without_texts_nothing_is_significant():
