@@ -19,6 +19,7 @@ from attnviz.errors import InputError
 from attnviz.inputs.audio import read_sound
 from attnviz.inputs.batch import Inputs, encode
 from attnviz.inputs.image import read_image
+from attnviz.inputs.text import tokenize, tokenize_together
 
 KINDS = [kind for kind in MAKERS if kind not in ("canine", "esm")]  # ids below 30,000; any letter
 TEXTS = {**SCRIPTS, "special tokens": "a <s> b </s> c <mask> d <unk> <|endoftext|> [SEP]"}
@@ -73,6 +74,30 @@ def test_no_script_raises_a_false_alarm_and_labels_are_readable(kind, reading, t
         assert (detail.doubt, detail.check.uncovered, detail.check.equal) == (None, (), True), name
         assert not set("ÐĠĊæ").intersection("".join(axis.labels)), name
         assert [word is None for word in axis.words] == list(axis.special), name
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("special_tokens", ["parse", "split"])
+@pytest.mark.parametrize("kind", [*MAKERS, "bundled"])
+def test_texts_of_one_call_are_those_of_single_calls(
+    kind, special_tokens, pairs, reading, tokenizer
+):
+    checkpoint = reading(tokenizer if kind == "bundled" else kind)
+    checkpoint = replace(checkpoint, special_tokens=special_tokens)
+    texts = [(text, "a second <s> text" if pairs else None) for text in TEXTS.values()]
+    for (text, pair), one in zip(texts, tokenize_together(checkpoint, texts, None), strict=True):
+        alone = tokenize(checkpoint, text, pair)
+        parts = "fields", "segments", "spans", "texts"
+        assert one is not None
+        assert all(getattr(one, part) == getattr(alone, part) for part in parts)
+
+
+def test_a_text_that_cannot_be_read_is_left_to_a_single_call(small):
+    checkpoint = small.checkpoint
+    assert tokenize_together(checkpoint, [("a train", None), ("\ud800", None)], 9) == [None, None]
+    read = tokenize_together(checkpoint, [("a train", None), ("a " * 9, None), ("\x00", None)], 9)
+    assert read[0] is not None
+    assert read[1:] == [None, None]  # too long, and without a token
 
 
 def shifted(tokenizer, by):
