@@ -263,7 +263,7 @@ def _run(operator, args, kwargs):
         plain_args = *plain_args[:-2], _tf32(plain_args[-2]), _tf32(plain_args[-1])
     if products := _multiply_adds(operator, plain_args, plain_kwargs):
         gpu.count("multiply_adds", name, products)
-    if not gpu.computes and _is_large(plain_args, plain_kwargs):
+    if not gpu.computes and name != "_foreach_zero_" and _is_large(plain_args, plain_kwargs):
         result = _uncomputed(operator, plain_args, plain_kwargs)
     elif name in _ATTENTION:
         result = _attention(operator, plain_args, plain_kwargs)

@@ -292,7 +292,7 @@ class _SummaryComparison:
             return pad(numbers, (0, -numbers.shape[1] % size)).view(len(numbers), -1, size).sum(2)
 
         mean, largest = summary.mean.double(), summary.largest.double()
-        heights, widths = (cell_sizes(count, size, self.device) for count in (self.m, self.n))
+        heights, widths = (cell_sizes(count, size).to(self.device) for count in (self.m, self.n))
         by_row = by_cell(self._row_sums())
         self._add(_ALL, (by_row, (mean * widths).sum(2) * heights), least=1.0)
         by_key = by_cell(summary.received.double())

@@ -331,6 +331,7 @@ class ModuleWatcher(AttentionWatcher):
         self.outputs = {path: find.find_output(modules, path) for path in watched}
         # The modules that have been entered and not left, the innermost last, with their arguments.
         self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+        self._rotations: find.Rotations = {}
         # The paths of modules whose attention cannot be read, and why.
         self.unreadable: list[tuple[str, str]] = []
         thread = threading.get_ident()  # other threads have another call stack
@@ -368,7 +369,7 @@ class ModuleWatcher(AttentionWatcher):
         """Return the inputs of a module that runs now, as far as they are known."""
         for running, args, kwargs in reversed(self.running):
             if running is module:
-                return find.read_inputs(module, args, kwargs, self.texts)
+                return find.read_inputs(module, args, kwargs, self.texts, self._rotations)
         return find.ModuleInputs()
 
     def lengths(self) -> set[int]:

@@ -96,9 +96,9 @@ class MapSummary(base.Savable):
         return replace(self, **{name: number.cpu() for name, number in numbers.items()})
 
 
-def cell_sizes(length: int, cell: int, device: torch.device | str = "cpu") -> Tensor:
+def cell_sizes(length: int, cell: int) -> Tensor:
     """Return how many of `length` rows, or columns, each cell joins; the last may join fewer."""
-    return (length - torch.arange(0, length, cell, device=device)).clamp(max=cell)
+    return (length - torch.arange(0, length, cell, device="cpu")).clamp(max=cell)
 
 
 @base.documented

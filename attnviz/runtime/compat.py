@@ -122,6 +122,11 @@ def relative_distances(first: list[Tensor], second: list[Tensor]) -> Tensor:
     return apart / lengths.clamp(min=torch.finfo(lengths.dtype).tiny)
 
 
+def fill_with_zeros(*tensors: Tensor) -> None:
+    """Fill tensors of one device with zeros, in few launches."""
+    torch._foreach_zero_(tensors)
+
+
 def write_count(tensor: Tensor) -> int:
     """Return how often a tensor was written: cheaper than comparing its bytes."""
     return int(tensor._version)

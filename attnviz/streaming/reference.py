@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import AttentionRecord, MapSummary, MaskRule, cell_sizes
+from attnviz.runtime.compat import fill_with_zeros
 from attnviz.runtime.progress import track
 
 NEVER = -1e30  # used for -∞ where 0 · -∞ would be NaN
@@ -164,29 +165,34 @@ class MapBuffers:
             power = 1 << (self.cell - 1).bit_length()
             self.cell = power if power <= _TILE else -(-self.cell // _TILE) * _TILE
 
-        def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(H, *shape, dtype=dtype, device=spec.query.device)
+        def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.empty(H, *shape, dtype=dtype, device=spec.query.device)
 
-        self.mean = zeros(-(-m // self.cell), -(-n // self.cell))
-        self.largest = torch.zeros_like(self.mean)
-        self.received = zeros(n, dtype=torch.float64)
-        self.lse, self.entropy, self.distance, self.marked = (zeros(m) for _ in range(4))
-        self.near = zeros(3, m)  # the weights of each row for itself, the previous, the first key
-        self.top_keys = zeros(m, self.top, dtype=torch.int32) - 1
-        self.top_weights = zeros(m, self.top)
+        self.mean, self.largest = (
+            numbers(-(-m // self.cell), -(-n // self.cell)) for _ in range(2)
+        )
+        self.received = numbers(n, dtype=torch.float64)
+        self.lse, self.entropy, self.distance, self.marked = (numbers(m) for _ in range(4))
+        self.near = numbers(3, m)  # the weights of each row for itself, the previous, the first key
+        self.top_keys = numbers(m, self.top, dtype=torch.int32).fill_(-1)
+        self.top_weights = numbers(m, self.top)
         width = 0 if value is None else value.shape[-1]
-        attended = torch.zeros(m, H, width, device=spec.query.device)
+        attended = torch.empty(m, H, width, device=spec.query.device)
         self.attended = attended.transpose(0, 1)  # row after row, as the model continues with it
+        fill_with_zeros(
+            self.mean, self.largest, self.received, self.lse, self.entropy, self.distance,
+            self.marked, self.near, self.top_weights, attended,
+        )  # fmt: skip
 
     def summary(self, empty: Tensor) -> MapSummary:
         """Return the summary; `empty` (m,) says which rows read nothing. Call it once."""
         m, n = self.entropy.shape[1], self.received.shape[1]
-        heights, widths = (cell_sizes(size, self.cell, self.mean.device) for size in (m, n))
+        heights, widths = (cell_sizes(size, self.cell) for size in (m, n))
         itself, previous, first = self.near.unbind(1)
         names = "cell", "largest", "distance", "marked", "lse", "top_keys", "top_weights"
         same: dict[str, Any] = {name: getattr(self, name) for name in names}
         return MapSummary(
-            mean=self.mean.div_(heights[:, None] * widths),
+            mean=self.mean.div_((heights[:, None] * widths).to(self.mean.device)),
             received=self.received.float(),
             entropy=self.entropy * log(2),
             itself=itself,

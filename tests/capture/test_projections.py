@@ -175,15 +175,32 @@ def test_inputs_are_found_by_name_or_position():
         ((X, None, (cos, cos), X), {}),
         ((), {"states": X, "position_embeddings": (cos, cos), "key_value_states": X}),
     ]:
-        found = read_inputs(Attention(), args, kwargs, texts=1)
+        found = read_inputs(Attention(), args, kwargs, texts=1, rotations={})
         assert torch.equal(found.input, X)
         assert torch.equal(found.key_input, X)
         assert found.input is not X  # the model may modify it later
         assert found.rotation[0].shape == (1, 2, 4)
-    nothing = read_inputs(Attention(), (), {}, texts=1)
+    nothing = read_inputs(Attention(), (), {}, texts=1, rotations={})
     assert (nothing.input, nothing.key_input, nothing.rotation) == (None, None, None)
     of_pictures = {"position_embeddings": (cos.expand(3, 1, 2, 4),) * 2}
-    assert read_inputs(Attention(), (X,), of_pictures, texts=1).rotation is None
+    assert read_inputs(Attention(), (X,), of_pictures, texts=1, rotations={}).rotation is None
+
+
+def test_angles_that_modules_share_are_read_once_while_nothing_writes_them():
+    class Attention(nn.Module):
+        def forward(self, states, position_embeddings=None):
+            raise NotImplementedError
+
+    both, known = (torch.ones(2, 4), torch.zeros(2, 4)), {}
+
+    def rotation(given):
+        return read_inputs(Attention(), (), {"position_embeddings": given}, 1, known).rotation
+
+    first = rotation(both)
+    assert rotation(both)[0] is first[0]
+    assert rotation((both[0].clone(), both[1]))[0] is not first[0]
+    both[0].mul_(0.5)
+    assert rotation(both)[0].max() == 0.5
 
 
 def test_a_step_with_missing_inputs_is_refused():

@@ -84,7 +84,9 @@ def _first_attention(family):
     entered, products = [], _Products()
 
     def arrive(module, args, kwargs):
-        entered.append((len(products.factors), read_inputs(module, args, kwargs, texts=1)))
+        entered.append(
+            (len(products.factors), read_inputs(module, args, kwargs, texts=1, rotations={}))
+        )
 
     holder.module.register_forward_pre_hook(arrive, with_kwargs=True)
     with torch.no_grad(), products:

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from attnviz.models.architectures import last_check
 from attnviz.results import Gate, HeadProjection, Linear, Norm, Rounding
+from attnviz.runtime.compat import write_count
 
 STAGES = ("query", "key", "value")
 # The names of the projections in the attention modules of transformers.
@@ -393,10 +394,21 @@ class ModuleInputs:
     rotation: tuple[Tensor, Tensor] | None = None
 
 
+# By the identity and the writes of tensors: the argument of a module, which keeps them, and angles.
+Rotations = dict[tuple[tuple[int, int], ...], tuple[Any, tuple[Tensor, Tensor] | None]]
+
+
 def read_inputs(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], texts: int
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    texts: int,
+    rotations: Rotations,
 ) -> ModuleInputs:
-    """Return the inputs of an attention module from the arguments of its forward on N texts."""
+    """Return the inputs of an attention module from the arguments of its forward on N texts.
+
+    rotations : those of other modules in this run, which often get the same.
+    """
     # The class has the names also where the forward of this module is wrapped.
     _, *names = inspect.signature(type(module).forward).parameters
     arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
@@ -405,7 +417,7 @@ def read_inputs(
     rotation = None
     if isinstance(positions, Tensor) and isinstance(table, Tensor):
         rotation = angles(table.to(positions.device)[positions])
-    rotation = rotation or angles(_first(arguments, _ANGLES))
+    rotation = rotation or _angles_once(_first(arguments, _ANGLES), rotations)
     if rotation is not None and len(rotation[0]) not in (1, texts):
         rotation = None  # angles of several dimensions, as in pictures
 
@@ -420,6 +432,17 @@ def read_inputs(
         key_input=copy_of(_first(arguments, _OTHER_SEQUENCE)),
         rotation=rotation,
     )
+
+
+def _angles_once(rotation: Any, known: Rotations) -> tuple[Tensor, Tensor] | None:
+    """Return the `angles` of an argument, read once for all modules that get the same tensors."""
+    tensors = rotation if isinstance(rotation, tuple | list) else (rotation,)
+    if not all(isinstance(one, Tensor) and not one.is_inference() for one in tensors):
+        return angles(rotation)
+    key = tuple((id(one), write_count(one)) for one in tensors)
+    if key not in known:
+        known[key] = rotation, angles(rotation)
+    return known[key][1]
 
 
 def angles(rotation: Any) -> tuple[Tensor, Tensor] | None:
