@@ -12,7 +12,7 @@ from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from attnviz.errors import InputError, expect_unicode
+from attnviz.errors import InputError, did_you_mean, expect_unicode
 from attnviz.results.attention_result import AttentionResult, one_result
 from attnviz.results.base import Savable
 from attnviz.runtime.progress import notebook_bar
@@ -31,6 +31,12 @@ _NAMES = {
     "Normalize": "a norm of matplotlib",
     "Colormap": "a colormap",
 }
+# What figures of several axes have in place of words that matplotlib and seaborn use.
+_OF_FIGURES = {
+    "figsize": "Give the width in mm (width=); the height follows from what is drawn.",
+    "ax": "It draws several axes: give a figure or a subfigure (figure=).",
+    "cmap": 'One color means the same in all figures. attnviz.plot.style(theme="dark") has others.',
+}
 _SCALARS = {bool, int, float, str, os.PathLike}
 _UNIONS = (Union, UnionType)
 
@@ -43,9 +49,15 @@ def checked(function: Callable[P, R], *, scalars: bool = False) -> Callable[P, R
     scalars : check only numbers, flags, choices, strings and paths.
     """
     signature = inspect.signature(function)
+    takes_more = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
 
     @wraps(function)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
+        if unknown := [] if takes_more else keywords.keys() - signature.parameters.keys():
+            name, known = min(unknown), signature.parameters
+            hint = _OF_FIGURES.get(name) if "width" in known else None
+            hint = did_you_mean(name, known) if hint is None else hint
+            raise TypeError(f"{function.__name__}() has no argument {name!r}. {hint}".rstrip())
         hints, bound = _hints(function), signature.bind(*args, **keywords)
         for name, value in bound.arguments.items():
             hint = hints.get(name, Any)

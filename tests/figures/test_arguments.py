@@ -184,6 +184,19 @@ def refusal(drawn, name):
     return ""
 
 
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [("widht", "Did you mean width"), ("figsize", "Give the width in mm"), ("cmap", "One color")],
+)
+def test_an_unknown_argument_of_any_figure_is_named(wrong, hint, train):
+    for name in set(plot.__all__) - {"heatmap"}:
+        with pytest.raises(TypeError) as error:
+            getattr(plot, name)(train, **{wrong: 3})
+        is_figure = "width" in inspect.signature(getattr(plot, name)).parameters
+        assert f"{name}() has no argument {wrong!r}." in one_line(error)
+        assert not is_figure or hint in one_line(error)
+
+
 def test_notes_of_a_map_are_texts(train):
     with pytest.raises(InputError, match="notes must be a list of strings, not 3"):
         attnviz.attention_map(train, layer=0, head=0, notes=3)
