@@ -607,7 +607,7 @@ def draw_effects(
     layers, heads = effects.shape
     grid = HeadGrid(range(layers), range(heads))
     across = min(0.22, (room - style.AXIS_ROOM) / grid.columns)
-    down = min(0.22, max(across, 0.1), 3.0 / grid.rows)
+    down = min(0.22, max(across, 0.1, 1.5 / grid.rows), 3.0 / grid.rows)
     scale, corner = signed_norm(effects.flatten().tolist()), (left + style.AXIS_ROOM, top)
     ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
     for one in claimed:

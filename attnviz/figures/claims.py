@@ -230,19 +230,19 @@ def groups(labels: Sequence[str], is_word: Tensor) -> TokenGroups:
 
 
 def of_heads(maps: Maps) -> str:
-    """Return which families the heads belong to, the largest first."""
+    """Return which two families most heads belong to, the larger first."""
     layers, heads = maps.weights.shape[:2]
     one = f" of layer {maps.layers[0]}" if layers == 1 else ""
     count = f"{counted(layers * heads, 'head')}{one}"
     if not (found := Counter(one[0].rule for one in head_families(maps) if one is not None)):
         return f"All {count}" if layers * heads > 1 and not maps.heads else count
     parts, said = list[str](), ""
-    for rule, number in found.most_common():
+    for rule, number in found.most_common(2):
         verb, _, rest = rule.partition(" ")
         does = "" if verb == said else f"{verb}s " if number == 1 else f"{verb} "  # not repeated
         parts.append(f"{number:,} {does}{rest}")
         said = verb
     the = "the " * (layers * heads > 1)
     if any(note.endswith("renormalized to 1") for note in getattr(maps, "notes", ())):
-        return "Among words, " + ", ".join(parts).replace(" ", f" of {the}{count} ", 1)
-    return f"Of {the}{count}, {', '.join(parts)}"
+        return "Among words, " + " and ".join(parts).replace(" ", f" of {the}{count} ", 1)
+    return f"Of {the}{count}, {' and '.join(parts)}"

@@ -119,8 +119,7 @@ class Ruler:
         """Shorten one line of text to at most `width`."""
         if self.width(text, points) <= width:
             return text
-        room = width - self.width("…", points)
-        return text[: self._fitting(text, room, points)] + "…"
+        return text[: self._fitting(text, width - self.width("…", points), points)] + "…"
 
     def squeeze(self, text: str, width: float, points: float) -> str:
         """Shorten one line of text to at most `width` in its middle."""
@@ -282,10 +281,9 @@ class Page:
         """Add the axes of a color bar, at most `room` inches tall."""
         return self.axes(left, top, style.BAR_WIDTH, min(room, 1.5))
 
-    def subheading(self, top: float, text: str, color: str | None = None) -> float:
-        """Write what is below the heading, muted by default; return the lower edge."""
-        lines = self.ruler.wrap(text, self.room, TEXT_SIZE)
-        return self.write(self.left, top, lines, points=TEXT_SIZE, color=color or theme().muted)
+    def subheading(self, top: float, text: str) -> float:
+        """Write what is below the heading, muted; return the lower edge."""
+        return self.paragraph(self.left, top, text, self.room, points=TEXT_SIZE)
 
     def heading(self, text: str) -> float:
         """Write the title of the page; return its lower edge."""

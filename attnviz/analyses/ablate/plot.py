@@ -39,9 +39,10 @@ def ablate(
             beside = page.width > 4.0
             room = 0.58 * page.room if beside else page.room
             verb = "moves" if result.quantity == "vector" else "raises"
+            what = "lead" if result.quantity == "difference" else result.quantity
             bottom = draw_effects(
                 page, grid, (left, top), room, unit=result.unit, claimed=result.sets[result.first],
-                raises=f"the head {verb} the {result.quantity}",
+                raises=f"the head {verb} the {what}",
             )  # fmt: skip
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
         bottom = max(bottom, _draw_bars(page, result, left, top))
@@ -84,13 +85,12 @@ def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> f
         texts = (left + label - 0.05, name, ink), (left + room, signed(value), muted)
         for x, text, color in texts:
             page.write(x, middle, [text], align="right", va="center_baseline", color=color)
-    parts = [
-        "moved, as a share of its length" if result.quantity == "vector" else f"{result.unit} lost"
-    ]
+    moved = {"vector": "moved, as a share of its length"}
+    parts = [moved.get(result.quantity, f"{result.unit} lost")]
     if len(result.texts) > 1:
         parts.append("lines: 95 % intervals over texts")
     if not all(is_certain):
         parts.append(f"pale: not certain, corrected for {len(result.sets)} tests")
     if (rho := result.rank_correlation) is not None:
-        parts.append(f"rank correlation of the gradient’s estimate: ρ = {signed(rho)}")
+        parts.append(f"rank correlation of the gradient’s estimate: {signed(rho)}")
     return page.paragraph(left, top + tall + 0.04, "; ".join(parts), room)

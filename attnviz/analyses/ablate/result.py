@@ -93,7 +93,7 @@ class AblationResult(Result):
         if self.quantity == "vector":
             return f"the vector of {name or 'the word'}"
         if self.quantity == "difference":
-            return f"the difference of the logits, {name or 'target over competitor'},"
+            return f"the lead of {name.replace(' over ', '” over “') or 'the target'}"
         return f"the {self.quantity} of {name or 'the prediction'}"
 
     @property

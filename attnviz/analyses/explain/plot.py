@@ -56,7 +56,7 @@ def explain(
     texts = [*result.words, result.target, result.against or "", "→−"]
     with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
-        top = page.subheading(top, result.finding, theme().ink) + _GAP
+        top = page.paragraph(page.left, top, result.finding, page.room) + _GAP
         _, _, words, bars = of_words(result)
         top = draw_words(page, words, top) + 0.06
         top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP

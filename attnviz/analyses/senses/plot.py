@@ -56,7 +56,7 @@ def senses(
     texts = [result.word, *result.senses, *sentences, result.provenance.model]
     with new_page(width, caption, texts, figure) as page:
         threads = _Threads(page, result)
-        said = [*result.details, *([] if details else threads.keys)]
+        said = [*result.details, *([] if details or threads.is_wide else threads.keys)]
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, " ".join(said), page.room)
         if details:
@@ -247,9 +247,11 @@ class _Threads:
 
     def list_alike(self, top: float) -> float:
         alike, word = self.result.alike if self.told else (), quoted(self.result.word)
+        keys, room = self.keys * self.is_wide, self.page.right - self.text
+        top = self.page.paragraph(self.text, top, " ".join(keys), room)
         if alike:
             names = [f"alike up to {word}, not read further: in no score", "alike, in no score"]
-            head = self.page.ruler.longest(names, self.page.right - self.text, self.points)
+            head = self.page.ruler.longest(names, room, self.points)
             top = self.page.write(self.text, top, [head], points=self.points, color=theme().muted)
         for n in alike[:8]:
             self.write_sentence(n, top + self.pitch / 2)

@@ -322,7 +322,8 @@ class SensesResult(Result):
         does better than the other words alone, without it.
         """
         word, count = quoted(self.word), self.counts.total()
-        senses = joined([literal(sense) for sense in self.senses])
+        names = [literal(sense) for sense in self.senses]
+        senses = joined(names) if len(names) < 3 else f"its {len(names)} senses"
         accuracy, others = self.scores[-1].accuracy, self.context.accuracy
         if self.since is None and count < 12 and accuracy >= 0.8:  # one error decides p
             return f"{count} {self.unit} are too few to show that {word} splits into {senses}"
@@ -334,9 +335,8 @@ class SensesResult(Result):
         if self.splits_since is None:
             better = "not clearly" if accuracy > others + _TIE else "no"
             found = f"tells {senses} apart, but {better} better than the other words"
-        if self.claimed == len(self.scores) - 1:
-            return f"At the output, {word} {found}"
-        return f"From layer {self.claimed} on, {word} {found}"
+        at_end = self.claimed == len(self.scores) - 1
+        return f"{'At the output' if at_end else f'From layer {self.claimed} on'}, {word} {found}"
 
     @property
     def unit(self) -> str:

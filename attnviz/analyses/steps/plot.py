@@ -92,7 +92,7 @@ def steps(
             if names:
                 top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
             else:
-                top = _draw_attention_vector(page, result, top, claimed) + _BETWEEN
+                top = _draw_vector(page, result, top, claimed) + _BETWEEN
         framed = f"rows are tokens; framed is the row of {quoted(result.word)}"
         if result.heads > 1:
             framed += f", and among the heads side by side what head {result.head} adds"
@@ -144,7 +144,7 @@ def attention_vector(
     result = _as_steps(result, layer=layer, head=head, word=word)
     texts = [*result.keys, result.word, source(result.provenance)]
     with new_page(width, caption, texts, figure) as page:
-        end = _draw_attention_vector(page, result, *_draw_heading(page, result))
+        end = _draw_vector(page, result, *_draw_heading(page, result))
         parts = [
             source(result.provenance),
             *result.notes,
@@ -155,8 +155,8 @@ def attention_vector(
         return page.finish(end + _BETWEEN, parts, result.checked_agreement)
 
 
-def _draw_heading(page: Page, result: StepsResult) -> tuple[float, int | None]:
-    """Write which key contributes most, and which head it is; return the lower edge and the key."""
+def _draw_heading(page: Page, result: StepsResult) -> tuple[float, float | None]:
+    """Write which key contributes most, and the head; return the lower edge and its share."""
     where = selection(result.stack, (result.layer,), (result.head,))
     key = int(result.shares.argmax())
     are_known = were_read(result.side("query"), result.row) and were_read(result.side("key"), key)
@@ -169,7 +169,7 @@ def _draw_heading(page: Page, result: StepsResult) -> tuple[float, int | None]:
         f"{quoted(result.keys[key])} contributes {result.shares[key]:.0%} of the attention vector "
         f"of {quoted(result.word)}, with a weight of {written}"
     )
-    return page.write(page.left, top, [where], points=TEXT_SIZE, color=theme().muted) + 0.06, key
+    return page.subheading(top, where) + 0.06, float(result.shares[key])
 
 
 def _signed_number(end: float, value: float) -> str:
@@ -359,9 +359,7 @@ def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> f
     return end
 
 
-def _draw_attention_vector(
-    page: Page, result: StepsResult, top: float, claimed: int | None
-) -> float:
+def _draw_vector(page: Page, result: StepsResult, top: float, claimed: float | None) -> float:
     """Draw weight × value for every key, and their sum below; return the lower edge."""
     ruler, left, right = page.ruler, page.left, page.right
     labels, weights, values, products, shares = _vector_rows(result)
@@ -380,7 +378,7 @@ def _draw_attention_vector(
     total = products.sum(0, keepdim=True)
     largest = max(cells.range_of(products), cells.range_of(total))
     shown = cells.range_of(values, _SHOWN)
-    page.write(at_bars, top, [as_math("α_j")], color=theme().muted, math=True)
+    page.write(at_bars, top, [f"weight {as_math('α_j')}"], color=theme().muted, math=True)
     for x, name, end in ((at_values, "v_j", shown), (at_products, "α_j v_j", largest)):
         header = f"{as_math(name)}, range ± {end:.2g}"
         if ruler.width(header, SMALL_SIZE, math=True) > strips:
@@ -392,31 +390,32 @@ def _draw_attention_vector(
     high = _VECTOR_ROW * len(labels)
     ax = page.axes(at_bars, top, bars, high)
     middles = tuple(row + 0.5 for row in range(len(labels)))
-    ax.barh(list(middles), weights.tolist(), height=0.7, color=theme().cycle[0])
+    plain: dict[str, Any] = {"color": theme().muted}
+    bold = {"color": theme().claim, "weight": "bold"}
+    looks = [bold if share == claimed else plain for share in shares.tolist()]
+    colors = [theme().claim if look is bold else theme().cycle[0] for look in looks]
+    ax.barh(list(middles), weights.tolist(), height=0.7, color=colors)
     ends = min(float(weights.min()), 0.0), max(float(weights.max()), 1e-12)
     ax.set(xlim=ends, ylim=(len(labels), 0), xticks=[])
     cells.Ticks(tuple(labels), middles, TEXT_SIZE, False, 0, indent, unknown=unknown).apply(ax, "y")
     ax.spines[:].set_visible(False)
     say = partial(_signed_number, cells.range_of(weights)) if result.signed else cells.decimals
-    look: dict[str, Any] = {"va": "center_baseline", "fontsize": SMALL_SIZE, "color": theme().muted}
-    for middle, weight in zip(middles, weights.tolist(), strict=True):
-        ax.text(max(weight, 0.0), middle, f" {say(weight)}", **look)
+    for y, w, look in zip(middles, weights.tolist(), looks, strict=True):
+        ax.text(max(w, 0.0), y, f" {say(w)}", va="center_baseline", size=SMALL_SIZE, **look)
     cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
     range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
     cells.draw_values(ax := page.axes(at_products, top, strips, high), products, largest=largest)
-    beside: dict[str, Any] = {"va": "center_baseline", "color": theme().muted}
-    for row, share in enumerate(shares.tolist()):
-        look, percent = beside, with_minus(f"{round(100 * share)}%")
-        if claimed is not None and share == float(result.shares[claimed]):
-            look = beside | {"color": theme().claim, "weight": "bold"}
+    for row, (share, look) in enumerate(zip(shares.tolist(), looks, strict=True)):
+        if look is bold:
             cells.frame(ax, (0, row), (products.shape[1], 1))
-        page.write(at_shares, top + (row + 0.5) * _VECTOR_ROW, [percent], **look)
+        y, percent = top + (row + 0.5) * _VECTOR_ROW, with_minus(f"{round(100 * share)}%")
+        page.write(at_shares, y, [percent], va="center_baseline", **look)
     top += high + 0.06
     cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
     formula = [as_math("a = Σ_j α_j v_j")]
     middle = top + _VECTOR_ROW / 2
     page.write(at_products - 0.06, middle, formula, align="right", va="center_baseline", math=True)
-    page.write(at_shares, middle, ["100%"], **beside)
+    page.write(at_shares, middle, ["100%"], va="center_baseline", **plain)
     return top + _VECTOR_ROW
 
 

@@ -55,7 +55,7 @@ def ablate_key(facts, said):
     return {"number": facts.quantity, "most": np.abs(lost).max(), "unit": "nats"}
 
 
-@ABLATE.sentence("nats lost; rank correlation of the gradient’s estimate: ρ = <rho>")
+@ABLATE.sentence("nats lost; rank correlation of the gradient’s estimate: <rho>")
 @ABLATE.sentence("rank correlation ρ of the gradient's estimate with what is lost: <rho>")
 def ablate_correlation(facts, said):
     _, lost = losses(facts)

@@ -304,12 +304,12 @@ def heads_title(facts, said):
     found = rules_of(facts, facts.weights)
     layers = np.asarray(facts.weights).shape[0]
     parts, before = [], ""
-    for name, number in Counter(one[0] for one in found if one).most_common():
+    for name, number in Counter(one[0] for one in found if one).most_common(2):
         verb, _, rest = RULES[name].partition(" ")
         verb = f"{verb}s" if number == 1 else verb
         parts.append(f"{number} {'' if verb.rstrip('s') == before else verb + ' '}{rest}")
         before = verb.rstrip("s")
-    one = {"count": len(found), "parts": ", ".join(parts)}
+    one = {"count": len(found), "parts": " and ".join(parts)}
     assert ("first" in said) == any("renormalized" in note for note in facts.notes)
     if "first" in said:
         one["first"], _, one["parts"] = one["parts"].partition(" ")

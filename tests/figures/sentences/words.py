@@ -78,7 +78,9 @@ def splits(facts):
 
 
 def sense_slots(facts):
-    return {"word": facts.word, "senses": joined(facts.senses)}
+    count = len(facts.senses)
+    senses = joined(facts.senses) if count < 3 else f"its {count} senses"
+    return {"word": facts.word, "senses": senses}
 
 
 @SENSES.sentence("No split of “<word:w>” into <senses:*> can be shown at the output[[.]]")
