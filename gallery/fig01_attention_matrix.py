@@ -30,4 +30,4 @@ drawn = attnviz.attention_map(result, layer=best.layer, head=best.head, special=
 words = len(drawn.rows)
 share = drawn.weights[drawn.rows.index("train"), drawn.columns.index("station")].item()
 
-fig = attnviz.plot.heatmap(drawn, width=120).figure
+fig = attnviz.plot.heatmap(drawn, width=95).figure

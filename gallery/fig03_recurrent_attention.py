@@ -14,6 +14,7 @@ every context in {by_context} (x → h → c); in self-attention it reaches ever
 
 import matplotlib.pyplot as plt
 import torch
+from panels import write
 from toy import Parallel, Recurrent, draw_parallel, draw_recurrent, train
 
 import attnviz
@@ -43,16 +44,13 @@ with attnviz.plot.style():
     for name, weights in (("b", recurrent), ("d", parallel)):
         axes[name].imshow(weights.numpy(), **look)
         axes[name].set(xticks=range(1, T + 1), yticks=range(1, T + 1))
-    axes["a"].set_title("a  Recurrent attention")
-    axes["b"].set(title="b  Trained weights", xlabel="encoder state", ylabel="decoder state")
-    axes["c"].set_title("c  Self-attention")
-    axes["d"].set(title="d  Trained weights", xlabel="token", ylabel="token")
+    axes["b"].set(title="b  Its trained weights", xlabel="encoder state", ylabel="decoder state")
+    axes["d"].set(title="d  Its trained weights", xlabel="token", ylabel="token")
     fig.colorbar(axes["d"].images[0], ax=[axes["b"], axes["d"]], label="weight", aspect=40)
     axes["e"].plot(tokens, line, "C1", tokens, tokens, "C1--", tokens, 0 * tokens + at_once, "C0")
-    axes["e"].text(10, line[12], "recurrent:\nstates in line", color="C1", ha="right")
-    axes["e"].text(24, 28, "first x to last h", color="C1", ha="right")
-    axes["e"].text(24, 3, "self-attention", color="C0", ha="right")
-    axes["e"].set(title="e  Steps", xlabel="tokens", ylabel="steps", ylim=0)
+    ends = (23, 69, f"recurrent: {in_line}", "C1"), (24, 3, f"self-attention: {at_once}", "C0")
+    write(axes["e"], *ends, (24, 27, f"first x to last h: {along}", "C1"), ha="right")
+    axes["e"].set(title="e  Steps, one after another", xlabel="tokens", ylabel="steps", ylim=0)
 title = f"Over {far} tokens, self-attention takes {at_once} step, recurrent attention {in_line}"
 text = f"Two small networks, trained to reverse {T} of {symbols} symbols"
 fig = attnviz.plot.add_caption(fig, title=title, text=text)

@@ -44,10 +44,10 @@ with attnviz.plot.style():
         ax.set(title=f"query: {word}", xlim=(0, 135 * float(head_map.weights.max())), xticks=[])
     shares = 100 * torch.bincount(words_needed.flatten()) / cards
     bars = histogram.bar(range(1, len(shares)), shares[1:].tolist(), color="0.6")
+    bars[0].set_color(attnviz.figures.style.LIGHT.claim)
     histogram.bar_label(bars, fmt="%.0f%%", padding=2, size=6)
     histogram.set(title=f"all {heads} heads", yticks=[], ylabel="queries", xticks=range(1, n))
-    histogram.set_xlabel(f"words that have {share:.0%}")
-    histogram.margins(y=0.15)
+    histogram.set(xlabel=f"words needed for {share:.0%}", ymargin=0.15)
     for ax in axes.flat:
         ax.spines[:].set_visible(False)
         ax.tick_params(length=0)

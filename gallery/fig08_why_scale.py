@@ -13,6 +13,7 @@ median norm of the Jacobian falls by a factor of {real:.0f}.
 
 import matplotlib.pyplot as plt
 import torch
+from panels import CLAIM, plain_numbers, write
 
 import attnviz
 from attnviz.formula.attention import scores, softmax
@@ -49,14 +50,13 @@ with attnviz.plot.style():
     a.loglog(d_k, d_k, "0.7", d_k, variance, "C0o", base=2)
     b.semilogx(d_k, free_entropy, "C1o-", d_k, kept_entropy, "C0o-", base=2)
     c.semilogx(d_k, free_norm, "C1o-", d_k, norm, "C0o-", d_k, norm / root, "C0--", base=2)
-    b.text(1.5, 0.42, "no scale", color="C1")
-    b.text(200, 0.73, "÷ √dₖ", color="C0")
+    write(b, (2, 0.4, "no scale", "C1"), (200, 0.8, "÷ √dₖ", "C0"), (99, 0.2, "one has all", CLAIM))
+    write(c, (1, 0.3, "no scale", "C1"), (200, 0.24, "÷ √dₖ", "C0"), (200, 3e-4, "vanishes", CLAIM))
     d.plot([0, 1], [0, 1], "0.7", scaled_entropy, bare_entropy, "C3o", clip_on=False)
     a.set(title="a  Variance of q · k (line: dₖ)", xlabel="dₖ", ylabel="variance")
     b.set(title="b  Entropy of the weights", xlabel="dₖ", ylabel="entropy ÷ maximum", ylim=(0, 1))
     c.set(title="c  Gradient (dashed: by q · k)", xlabel="dₖ", ylabel="norm", yscale="log")
-    d.set(title="d  Entropy of real heads", xlabel="÷ √dₖ", ylabel="no scale", ylim=(0, 1))
-    for axis in (a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis):
-        axis.set_major_formatter("{x:g}")
+    d.set(title="d  Entropy of heads (line: same)", xlabel="÷ √dₖ", ylabel="no scale", ylim=(0, 1))
+    plain_numbers(a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis)
 title = "Without the scale, one key gets all the attention as dₖ grows, and the gradient vanishes"
 fig = attnviz.plot.add_caption(fig, title=title, text=f"“{run.text}”", agreement=result.agreement)

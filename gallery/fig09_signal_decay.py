@@ -12,6 +12,7 @@ close to a straight line: untrained weights are spread over T tokens.
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from panels import CLAIM
 
 import attnviz
 from attnviz.formula.attention import attention
@@ -41,24 +42,23 @@ def measure(networks):  # (seeds, lengths)
 
 
 torch.manual_seed(9)
-found = {
-    "self-attention": measure([self_attention_network() for _ in range(seeds)]),
-    "LSTM, gates opened": measure([lstm_network(bias) for _ in range(seeds)]),
-    "LSTM": measure([lstm_network(0) for _ in range(seeds)]),
-}
-direct, gated, chain = (np.log(each.mean(0)) for each in found.values())
+names = "self-attention", "LSTM, gates opened", "LSTM"
+makers = self_attention_network, lambda: lstm_network(bias), lambda: lstm_network(0)
+found = [measure([make() for _ in range(seeds)]) for make in makers]
+direct, gated, chain = (np.log(each.mean(0)) for each in found)
 opened, lstm = np.exp(np.polyfit(steps, gated, 1)[0]), np.exp(np.polyfit(steps, chain, 1)[0])
 power = np.polyfit(np.log(steps + 1), direct, 1)[0]
 
 with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 3), layout="constrained")
-    for (name, each), x, y in zip(found.items(), (40, 22, 3), (0.15, 1e-4, 3e-4), strict=True):
+    for name, each, x, y in zip(names, found, (40, 17, 18), (0.1, 4e-4, 2e-5), strict=True):
         ax.loglog(steps, each.mean(0), "o-")
         ax.fill_between(steps, each.min(0), each.max(0), alpha=0.2, linewidth=0)
         ax.text(x, y, name, color=ax.lines[-1].get_color())
     ax.set(xlabel="steps from first to last", ylabel="gradient of last by first", ylim=(1e-6, 1))
     ax.set_xticks(steps, steps)
-    ax.yaxis.set_major_formatter(lambda y, _: attnviz.figures.style.power(y))
+    ax.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g}%")
+    ax.axhline(0.01, color=CLAIM, lw=0.8, ls=":")
     ax.minorticks_off()
 title = f"Over {steps[-1]} steps, only self-attention keeps 1% of the gradient"
 fig = attnviz.plot.add_caption(fig, title=title, text=f"{seeds} random networks of each kind")

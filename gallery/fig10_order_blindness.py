@@ -14,10 +14,8 @@ import matplotlib.pyplot as plt
 import torch
 
 import attnviz
-from attnviz.figures.style import power
 
-model = attnviz.load(device="cpu")
-text = "the train left the station on time"
+model, text = attnviz.load(device="cpu"), "the train left the station on time"
 blind_model = deepcopy(model.module)  # the loaded model keeps its positions
 torch.nn.init.zeros_(blind_model.embeddings.position_embeddings.weight)
 
@@ -39,13 +37,15 @@ with attnviz.plot.style(words):
     a.plot([0, 1], [order, range(T)], color="0.75", clip_on=False)
     a.set(title="a  Two orders", xlim=(0, 1), xticks=[0, 1], xticklabels=["original", "shuffled"])
     a.set_yticks(range(T), words)
+    b.axvspan(1e-7, 1e-5, color="0.95", lw=0)
+    b.text(1.2e-7, T - 0.6, "rounding", color="0.4")
     b.hlines(range(T), blinded, sighted, color="0.9")
     for x, name, color in ((blinded, "without positions", "C0"), (sighted, "with positions", "C1")):
         b.semilogx(x, range(T), "o", color=color)
         b.text(x.median(), -0.8, name, color=color, ha="center")
     b.set(title="b  How far its vector moves", xlabel="largest difference", xlim=(1e-7, 10))
     b.set_yticks(range(T), [words[n] for n in order])
-    b.xaxis.set_major_formatter(lambda x, _: power(x))
+    b.xaxis.set_major_formatter(lambda x, _: attnviz.figures.style.power(x))
     b.minorticks_off()
     for ax in (a, b):
         ax.set_ylim(T - 0.5, -1.3)

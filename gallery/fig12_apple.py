@@ -5,13 +5,14 @@ reach from the lowest to the highest of them. In “I love apple”, the sentenc
 are compared, “apple” enters at {start:.2f} and ends at {alone:.2f}. The effect of a neighbor is the
 difference from that: “phones” adds {adds:.2f}, up to {phones:.2f}, and “pie” takes {takes:.2f},
 down to {pie:.2f}. So “apple” moves toward its neighbor, but {inside} the technical words, which
-begin at {border:.2f}. “phones” moves plain fruits (green line: mean) by {mean:.2f} on average and
+begin at {border:.2f}. “phones” moves plain fruits (dotted line: mean) by {mean:.2f} on average and
 {most:.2f} at most. In all {X.shape[2]} dimensions “apple” beside “phones” ends {to_fruits:.1f} from
 the center of the fruits and {to_tech:.1f} from that of the technical words.
 """
 
 import matplotlib.pyplot as plt
 import torch
+from panels import FIRST, SECOND
 
 import attnviz
 
@@ -39,18 +40,17 @@ to_fruits, to_tech = (beside - fruit_centre[-1]).norm(), (beside - tech_centre[-
 
 with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 2.7), layout="constrained")
-    for name, colour, ys in (("fruits", "C3", fruit_place), ("technical words", "C5", tech_place)):
+    for name, colour, ys in (("fruits", SECOND, fruit_place), ("tech words", FIRST, tech_place)):
         ax.fill_between(range(7), ys.amin(1), ys.amax(1), color=colour, alpha=0.2, lw=0)
         ax.text(0.1, ys[0].mean() + 0.06, f"range of {n} {name}", color=colour)
     names = ("“I love apple”", "“… apple phones”", "“… apple pie”", "fruits + “phones”")
     lines = [*apple_place.T, control_place.mean(1)]
-    for name, colour, ys in zip(names, ("C4", "C0", "C2", "C3"), lines, strict=True):
-        ax.plot(ys, "o-", color=colour)
+    for name, colour, ys in zip(names, ("0.5", FIRST, SECOND, SECOND), lines, strict=True):
+        ax.plot(ys, ":" if name == names[-1] else "o-", color=colour)
         ax.text(6.1, ys[-1], name, color=colour, va="center")
-    ax.set(xlabel="entering layer", xlim=(-0.2, 8.0), ylabel="place from fruit to tech")
-    ax.set_xticks(range(7), [*range(6), "end"])
+    ax.set(xlabel="entering layer", xlim=(-0.2, 8), xticks=range(7), xticklabels=[*range(6), "end"])
     ax.set_yticks([0, 0.25, 0.5, 0.75, 1], ["fruit = 0", ".25", ".5", ".75", "tech = 1"])
 proof = attnviz.AgreementReport.joined(one.agreement for one in results)
-title = "“phones” pulls “apple” toward technology"
+title = "“apple” moves toward its neighbor, “phones” or “pie”"
 text = "Compared with another sentence, “I love apple” (gray); read by all-MiniLM-L6-v2"
 fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=proof)

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from panels import CLAIM
 
 import attnviz
 from attnviz.results.axis import content_words, token_groups
@@ -20,17 +21,15 @@ Why did the engine stop so suddenly?|She plays the violin; her brother plays the
 The museum (closed on Mondays) shows old maps.|“Stay here,” he said, “until the storm is over.”
 When the bell rang, nobody moved.|Rain fell all night, and the river rose.|Sit down, Tom!"""
 results = attnviz.attend(TEXTS.replace("\n", "|").split("|"))
-received, equal = {"[CLS]": [], "[SEP]": [], "punctuation": []}, []
+names, received, equal = ("[CLS]", "[SEP]", "punctuation"), [], []
 for result in results:
     tokens = token_groups(result.record(0).key_axis)
-    content = content_words(tokens)
     is_mark = [not any(map(str.isalnum, label)) for label in tokens.labels]
-    weights = attnviz.head_maps(result).weights[:, :, content].numpy()  # (layers, heads, words, T)
-    received["[CLS]"].append(weights[..., 0])
-    received["[SEP]"].append(weights[..., -1])
-    received["punctuation"].append(weights[..., is_mark].sum(-1))
+    weights = attnviz.head_maps(result).weights[:, :, (content := content_words(tokens))].numpy()
+    parts = weights[..., 0], weights[..., -1], weights[..., is_mark].sum(-1)
+    received.append(np.stack(parts))  # (names, layers, heads, words)
     equal += [(2 + sum(is_mark)) / len(is_mark)] * int(content.sum())
-mean = {name: np.concatenate(values, axis=-1).mean(-1) for name, values in received.items()}
+mean = dict(zip(names, np.concatenate(received, axis=-1).mean(-1), strict=True))
 cls, sep, marks = (values.mean() for values in mean.values())
 total = sum(mean.values())  # (layers, heads)
 share, count, words, uniform = total.mean(), total.size, len(equal), np.mean(equal)
@@ -39,14 +38,15 @@ low, high, lowest, highest = layers.argmin(), layers.argmax(), layers.min(), lay
 
 with attnviz.plot.style():
     fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.4), layout="constrained")
-    sns.heatmap(100 * total, annot=True, cmap="cmc.devon_r", vmin=0, vmax=100, cbar=False, ax=left)
+    sns.heatmap(100 * total, annot=True, cmap="Greys", vmin=0, vmax=230, cbar=False, ax=left)
     left.set(xlabel="head", ylabel="layer", title="% on [CLS], [SEP] and punctuation, by head")
     left.tick_params(axis="y", rotation=0)
     right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="even weights")
     by_layer = pd.DataFrame({name: 100 * values.mean(1) for name, values in mean.items()})
     by_layer.plot.barh(stacked=True, width=0.7, color=["#8f8f8f", "#c8c8c8", "C5"], ax=right)
-    right.set(xlabel="%, mean of heads", xlim=(0, 100), ylabel="layer", ylim=(5.5, -0.5))
-    right.legend(ncols=4, loc="lower left", bbox_to_anchor=(-0.03, 1), handlelength=1)
+    right.axvline(100 * share, color=CLAIM, label=f"mean, {share:.0%}")
+    right.set(title="% by layer, all heads", xlim=(0, 119), xticks=(0, 50, 100), ylim=(5.5, -0.5))
+    right.legend(loc="center right", handlelength=1)
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 title = f"Content words give {share:.0%} of their attention to tokens without content"
 fig = attnviz.plot.add_caption(fig, title=title, text="Model: all-MiniLM-L6-v2", agreement=proof)

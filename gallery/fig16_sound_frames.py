@@ -49,7 +49,7 @@ with attnviz.plot.style():
     for row, (word, begin) in enumerate(zip(words, begins, strict=True)):
         above.text(begin, 0.72, word)
         above.vlines(begin, -0.5, 0.5, color="C3", lw=0.8)
-        ax.vlines(begin, row - 0.5, row + 0.5, color="C3", lw=1.5)
+        ax.vlines(begin, row - 0.5, row + 0.5, color="C3", lw=0.8)
     ax.set(xlabel="time, s", ylabel="word written", yticks=range(count), yticklabels=words)
     above.axis("off")
 note = "Green: where each word begins. Darker: more of the weight of the word on its left"

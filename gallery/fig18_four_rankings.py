@@ -12,6 +12,7 @@ prove little about a ranking; scripts/bench.py compares the methods on hundreds 
 """
 
 import matplotlib.pyplot as plt
+from panels import CLAIM, FIRST, SECOND
 
 import attnviz
 
@@ -22,8 +23,7 @@ model, shifts, title = attnviz.load(), [], __doc__.splitlines()[0]
 for neighbor in ("phones", "pie"):
     text = f"I love apple {neighbor}"
     shift = attnviz.shift("apple", text, toward=regions, model=model)
-    decomposed, measured = shift.credit / shift.way, shift.effect / shift.way
-    methods = {"decomposition": decomposed, "measured effect": measured}
+    methods = {"decomposition": shift.credit / shift.way, "measured": shift.effect / shift.way}
     methods |= {"raw attention": shift.raw_attention, "rollout": shift.rollout}
     shifts.append((shift, {name: values[shift.sources] for name, values in methods.items()}))
 (phones, phones_effect, phones_attention, _), (pie, pie_effect, pie_attention, _) = (
@@ -39,18 +39,18 @@ with attnviz.plot.style():
     for row, (shift, methods) in zip(axes, shifts, strict=True):
         words = [shift.words[index] for index in shift.sources]
         for ax, (name, values) in zip(row, methods.items(), strict=True):
-            signed = name in ("decomposition", "measured effect")
-            colors = [("C0" if value > 0 else "C1") if signed else "C4" for value in values]
+            signed = name in ("decomposition", "measured")
+            colors = [("C4", SECOND, FIRST)[signed * (1 + int(value > 0))] for value in values]
             labels = [f"{value:{'+' * signed}.0%}".replace("-", "−") for value in values]
             ax.bar_label(ax.barh(words, values.tolist(), color=colors), labels, padding=2)
             label, ends = ("← fruit   tech →", (-0.35, 0.25)) if signed else ("no sign", (0, 0.4))
-            ax.set(title=name * (ax in axes[0]), xlabel=label * (ax in axes[1]), xlim=ends)
-            ax.tick_params(axis="x", length=0, labelbottom=False)
+            ax.set(title=name * (ax in axes[0]), xlim=ends, xticks=[])
+            ax.set_xlabel(label * (ax in axes[1]), color="k" if signed else CLAIM)
             ax.axvline(0, color="0.5", lw=0.5)
         row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
     fig.align_ylabels(axes[:, 0])
 proof = attnviz.AgreementReport.joined(shift.agreement for shift, _ in shifts)
-same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured effect"]]
+same = [x > 0 for _, m in shifts for x in m["decomposition"] * m["measured"]]
 text = "How far each word moves “apple” on the way from fruit to tech; all-MiniLM-L6-v2"
 signs = f"decomposition and effect have the same direction for {sum(same)} of {len(same)} words"
 fig = attnviz.plot.add_caption(fig, title=title, text=(text, signs), agreement=proof)

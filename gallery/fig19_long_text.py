@@ -15,6 +15,7 @@ import random
 from pathlib import Path
 
 import torch
+from panels import CLAIM
 
 import attnviz
 
@@ -46,9 +47,12 @@ is_stripe[:, 0] = False
 stripes, shuffled = (float(mean[is_stripe].sum() / cells) for mean in means)
 assert abs(shuffled - stripes) < stripes / 5
 
-fig = attnviz.plot.heatmap(result, layer=layer, head=head, overview=True, caption="none").figure
-label = "Both stripes at the right stay if\nthe words are shuffled: they come\n"
-fig.text(0.655, 0.15, f"{label}from the positions, not the words", fontsize=7)
+title = "Stripes far from the diagonal come from positions, not from words"
+look = {"overview": True, "caption": "none", "title": title}
+ax = attnviz.plot.heatmap(result, layer=layer, head=head, **look)
+label = "← both stay →\nif words are\nshuffled"
+ax.text(67, 8, label, color=CLAIM, weight="bold", size=6, ha="center", va="center")
+fig = ax.figure
 text = f"The first {tokens} tokens of this project's license, read by all-MiniLM-L6-v2"
 scale = f"each cell joins {cell} × {cell} weights, on a logarithmic scale"
 fig = attnviz.plot.add_caption(fig, text=(text, scale), agreement=result.agreement)

@@ -39,10 +39,10 @@ with attnviz.plot.style():
     title = "An induction head finds what came next, and the model copies it"
     fig, copied, ax = panels(title, beside, stacked)
     attnviz.plot.heatmap(results[0], layer=layer, head=head, ax=ax, annot=False, title="")
-    ax.plot([[0, 2], [period, period + 2]], [[period] * 2, [2 * period] * 2], CLAIM, lw=0.6)
+    for where in ("pre", "post"):  # below and above the cells of that word
+        ax.step(range(1, period + 2), range(period, 2 * period + 1), CLAIM, where=where, lw=0.8)
     ax.text(period + 2.4, 2 * period - 0.3, "what followed\nthe same word\nbefore", color=CLAIM)
-    title = f"Head {layer}.{head} attends to what followed"
-    ax.set_title(title, loc="left", fontsize=8)
+    ax.set_title(f"Head {layer}.{head} attends to what followed", loc="left", fontsize=8)
     every, right = np.tile(np.arange(1, 2 * period), texts), right.ravel()
     sns.lineplot(x=every, y=right, errorbar=("ci", 100 * level), seed=0, marker="o", ax=copied)
     copied.axvline(period - 0.5, color="0.5", lw=0.8, ls="--")

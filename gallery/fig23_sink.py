@@ -10,7 +10,7 @@ attention sinks”).
 """
 
 import torch
-from panels import panels
+from panels import from_here, panels
 
 import attnviz
 from attnviz.attribution.reference import first_token
@@ -51,7 +51,7 @@ with attnviz.plot.style():
     ax.axhline(even, color="0.5", lw=0.8, ls="--")
     ax.text(len(first) - 0.6, even + 0.04, "uniform weights", color="0.4", ha="right", va="center")
     ax.set(xlabel="layer", xlim=(-0.5, len(first) - 0.5), ylim=(0, 1), ylabel="share of attention")
-    ax.set_xticks(range(0, len(first), 5))
+    from_here(ax, onset, 0.95)
     ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 proof = attnviz.AgreementReport.joined(result.agreement for result in [*plain, *with_start])
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights)"

@@ -39,16 +39,16 @@ assert 0 < low < high < 0.1
 beside, stacked = ("ML", (1, 1), (1,), 0.43), ("M;L", (1,), (3, 2), 1.5)
 with attnviz.plot.style():
     fig, by_layer, ax = panels(__doc__.splitlines()[0], beside, stacked)
-    look = {"annot": True, "fmt": ".0%", "cbar": False, "cmap": "Greys", "vmin": 0.5, "vmax": 0.95}
-    sns.heatmap(overlap.mean((0, 1)), mask=itself, ax=ax, **look).tick_params(axis="y", rotation=0)
+    look = {"annot": True, "fmt": ".0f", "cbar": False, "cmap": "Greys", "vmin": 50, "vmax": 95}
+    sns.heatmap(100 * overlap.mean((0, 1)), mask=itself, ax=ax, **look).tick_params("y", rotation=0)
     for kind, name, color in zip(alike, ("same keys", "other keys"), ("C0", "C1"), strict=True):
         ends = {"errorbar": ("ci", 100 * level), "seed": 0, "color": color}
         sns.lineplot(x=np.tile(range(layers), texts), y=kind.ravel(), ax=by_layer, **ends)
-        by_layer.text(layers, kind.mean(0)[-1], f"{name}\nmean {kind.mean():.0%}", color=color)
+        by_layer.text(layers, kind.mean(0)[-1], f"{name}: {kind.mean():.0%}", color=color)
     for start in range(0, heads, size):
         ax.add_patch(plt.Rectangle((start, start), size, size, ec="C0", fc="none", lw=2))
-    ax.set(xlabel="head", ylabel="head", title="Overlap of two heads (blue boxes: same keys)")
-    by_layer.set(xlabel="layer", ylim=(0.4, 0.82), xlim=(0, layers - 1), title="Overlap by layer")
+    ax.set(xlabel="head", ylabel="head", title="Overlap in % (blue boxes: same keys)")
+    by_layer.set(xlabel="layer", ylim=(0, 1), xlim=(0, layers - 1), title="Overlap by layer")
     by_layer.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 text = f"{texts} texts, SmolLM2-135M-Instruct (4-bit weights), first word left out"

@@ -13,7 +13,7 @@ and in {smollm2.beyond} of SmolLM2. The sentences were written for this figure a
 
 from types import SimpleNamespace
 
-from panels import panels
+from panels import from_here, panels
 
 import attnviz
 
@@ -45,16 +45,16 @@ with attnviz.plot.style():
     fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
     for ax, result, name in zip(axes, results, ("all-MiniLM-L6-v2", "SmolLM2"), strict=True):
         accuracy, low, high = ([getattr(s, of) for s in result.scores] for of in BAND)
-        ax.plot(accuracy)
         ax.fill_between(range(len(low)), low, high, alpha=0.15, lw=0)
         words, end = result.context.accuracy, len(accuracy) - 1
-        ax.hlines([words, chance], 0, end, color=["C1", "0.5"], ls=["--", "-"])
+        ax.plot(accuracy, "C0", [0, end], [words] * 2, "C1--", [0, end], [chance] * 2, "0.5")
+        from_here(ax, result.since, 0.05)
         look = {"ha": "right", "va": "top"}
         ax.text(end, 1.09, f"vector of “bank”: {accuracy[-1]:.0%}", color="C0", **look)
-        ax.text(end, words - 0.015, f"other words, static: {words:.0%}", color="C1", **look)
+        ax.text(end, words - 0.015, f"other words alone: {words:.0%}", color="C1", **look)
         ax.text(end, chance - 0.015, f"guessing: {chance:.0%}", color="0.4", **look)
         ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense", ylim=(0, 1.1))
         ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 proof, other = (result.agreement for result in reversed(results))
 text = f"{count} texts. MiniLM is {other.verdict}; the next line is about SmolLM2 (4-bit weights)"
-fig = attnviz.plot.add_caption(fig, text=text, agreement=proof)
+fig = attnviz.plot.add_caption(fig, text=(text, "Bands: 95% intervals"), agreement=proof)

@@ -41,11 +41,11 @@ names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one i
 beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
     fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
-    for n, (q, k) in enumerate((("dog", "chased"), ("chased", "dog"))):  # query, key
+    for n, (q, to, k) in enumerate((("dog", "ahead to", "chased"), ("chased", "back at", "dog"))):
         drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
         cell = drawn.columns.index(k), drawn.rows.index(q)
         given.append(drawn.weights[cell[::-1]])
-        name = f"{names[n]} head {heads[n].layer}.{heads[n].head}: “{q}” gives “{k}” {given[n]:.0%}"
+        name = f"{names[n]} {heads[n].layer}.{heads[n].head}: “{q}” looks {to} “{k}” {given[n]:.0%}"
         ax = attnviz.plot.heatmap(drawn, ax=axes[n], title=name, annot=False)
         ax.add_patch(plt.Rectangle(cell, 1, 1, ec=CLAIM, fc="none", lw=1.5))
     for n, name in enumerate(("sink ([CLS], [SEP], first word)", "earlier", "itself", "later")):

@@ -48,7 +48,7 @@ with attnviz.plot.style():
     ax = fig.add_axes((0.69, 0.12, 0.3, 0.37))
     ax.plot([*accuracy], [*accuracy.values()], "C4o-")
     ax.set(title="Next symbol right, in the second half", ylim=(0, 1.05), xticks=(0, 2, 4))
-    ax.tick_params(labelsize=6)
+    ax.axvspan(turn.step, turn.step + 1, color="0.94", lw=0)
     ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 title = f"As the model begins to copy, {induction} heads turn to what followed before"
 text = f"{texts} texts; colors: the heads with the role induction, with 95% intervals over texts"

@@ -27,7 +27,7 @@ kinds = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("l
 third, rows = [*kinds][-1], torch.arange(period, 2 * period)
 heads, shares = [], []
 with attnviz.plot.style():
-    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.45), layout="constrained")
+    fig, axes = plt.subplots(1, 3, figsize=(7.2, 2.2), layout="constrained")
     for ax, (name, (stack, layer)) in zip(axes, kinds.items(), strict=True):
         part = result.stack(stack)
         sizes = part.weights(layer).abs()

@@ -1,4 +1,4 @@
-"""What “Paris” loses without each of the {count} heads of SmolLM2
+"""Without head {first} of SmolLM2, “Paris” loses {most:.1f} of its lead over “London”
 
 The output of each head was set to its mean over the text (“attnviz explain --heads” sets it to
 zero), everything after it was recomputed, and the logits of “Paris” and “London” were compared

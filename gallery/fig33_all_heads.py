@@ -23,4 +23,9 @@ previous, others = kinds["previous"], kinds["other words"]
 assert late > resting / 2
 assert previous
 
-fig = attnviz.plot.heads(maps)
+fig = attnviz.plot.heads(maps, caption="none")
+title = "Most heads that rest on the first word are in the second half of the layers"
+fig.texts[0].set_text(title)  # in place of the heads of two kinds
+source = f"“{text}”, read by SmolLM2-135M-Instruct (4-bit weights)"
+parts = source, "name a layer to see the maps of all its heads"
+fig = attnviz.plot.add_caption(fig, text=parts, agreement=maps.agreement)

@@ -27,6 +27,7 @@ head, share, even = survey.heads[most], weights[most], survey.even[most, statist
 with TemporaryDirectory() as folder:
     explored.page().save(page := Path(folder, "heads.html"))
     picture = plt.imread(screenshot(page, scale=2, until="section.typical"))
+picture = picture[132:]  # without the title of the page
 with attnviz.plot.style():
     size = 7.2, 7.2 * len(picture) / len(picture[0])
     fig, ax = plt.subplots(figsize=size, layout="constrained")

@@ -103,6 +103,7 @@ def draw_recurrent(ax, T):
             _arrow(ax, (t, s), (t + 1, s), "C1")
             _arrow(ax, (t, c), (t + 1, s), "C1")
     _write_rows(ax, T, {"tokens": "x", "encoder": "h", "context": "c", "decoder": "s"})
+    ax.set_title("a  Recurrent attention")
 
 
 def draw_parallel(ax, T):
@@ -112,6 +113,7 @@ def draw_parallel(ax, T):
         for source in range(T):
             _arrow(ax, (source, x), (t, a), "C0", faint=t < T - 1)
     _write_rows(ax, T, {"tokens": "x", "outputs": "a"})
+    ax.set_title("c  Self-attention")
 
 
 def _arrow(ax, start, end, color, *, faint=False):

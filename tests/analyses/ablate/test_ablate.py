@@ -211,6 +211,7 @@ def test_a_target_alone_and_against_another(family, tiny_model):
     assert differ(measured(one), expected) < 1e-10
     two = zeroed(model, text, target="cash", against="mud")
     assert (two.targets, two.quantity, two.unit) == (("cash over mud",), "difference", "logits")
+    assert two.headline.startswith("The lead of “cash” over “mud” ")
     whole = read_logits(model, model.module, text)
     parts = [read_logits(model, without(model, family, [head]), text) for head in heads]
     lost = [(whole[cash] - whole[mud]) - (part[cash] - part[mud]) for part in parts]

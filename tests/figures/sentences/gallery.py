@@ -621,7 +621,7 @@ def apples(model):
     "<phones>, and “pie” <take:takes|adds> <takes>, down to <pie>.",
     "So “apple” moves toward its neighbor, but stays short of the technical words, which begin at "
     "<border>.",
-    "“phones” moves plain fruits (green line: mean) by <mean> on average and <most> at most.",
+    "“phones” moves plain fruits (dotted line: mean) by <mean> on average and <most> at most.",
     "In all <size> dimensions “apple” beside “phones” ends <far> from the center of the fruits and "
     "<near> from that of the technical words.",
 )

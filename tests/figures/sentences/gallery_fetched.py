@@ -1285,9 +1285,12 @@ def count_heads():
     return config.num_hidden_layers * config.num_attention_heads
 
 
-@WITHOUT.sentence("What “<word:w>” loses without each of the <count> heads of SmolLM2")
+@WITHOUT.sentence(
+    "Without head <head:h> of SmolLM2, “<word:w>” loses <most> of its lead over “<other:w>”"
+)
 def without_title(facts, said):
-    return {"word": "Paris", "count": count_heads()}
+    most, _ = without_head(said["head"])
+    return {"head": said["head"], "word": "Paris", "most": most, "other": "London"}
 
 
 @WITHOUT.sentence(
@@ -1464,6 +1467,7 @@ def file_texts(file, said):
 
 gallery.FILES.words(
     "MiniLM is verified; the next line is about SmolLM2 (4-bit weights).",
+    "Bands: 95% intervals.",
     "In a sentence: the outlined token reads the colored ones.",
     "Example sentences of WordNet 3.0; lines: 95% intervals over words.",
 )
