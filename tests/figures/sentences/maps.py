@@ -728,7 +728,7 @@ def steps_vector_range(facts, said):
     return {"what": said["what"], "end": end}
 
 
-STEPS.words("$a = \\Sigma _{j} \\alpha _{j} v_{j}$", "$\\alpha _{j}$")
+STEPS.words("$a = \\Sigma _{j} \\alpha _{j} v_{j}$", "weight $\\alpha _{j}$")
 
 
 @STEPS.sentence("of “<word:w>”: every value times its weight, added up")
