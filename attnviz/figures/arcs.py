@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -17,14 +17,14 @@ from matplotlib.colors import Colormap, to_rgb
 from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import AbstractPathEffect, withStroke
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import Bbox, ScaledTranslation
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.figures import style
 from attnviz.figures.cells import Edges, frame
 from attnviz.figures.claims import is_right_to_left, spelled
-from attnviz.figures.layout import Page, Ruler, face, line_height
+from attnviz.figures.layout import Page, Place, Ruler, face, line_height
 from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OneMap
 from attnviz.results import Provenance
@@ -135,13 +135,40 @@ class Grid:
         columns = [replace(word, is_claimed=m in claimed) for m, word in enumerate(rows)]
         for word in itertools.compress(columns, drawn.sides[1].unknown):
             word.text = word.text.rpartition(" ")[0]
-        breaks = tuple(sorted({one for one in (drawn.boundary[1], start) if one}))
+        breaks = tuple(one for one in parts_of(drawn)[:1] if one)
         side = max(_widths(rows, ruler, points)) + ARROW
         pitch = min((room - side - len(breaks) * _BREAK) / n, widest * MM)
         height = min(pitch, (7 if n <= 14 else max(3.0, min(5.0, 118 / n))) * MM)
         from_right = is_right_to_left("".join(word.text for word in rows))
         left = page.left + side * (not from_right)
         return cls(rows, columns, points, breaks, left, pitch, height, from_right)
+
+    @classmethod
+    def of_sentences(
+        cls, page: Page, drawn: OneMap, place: tuple[float, float], claimed: int, *, named: bool
+    ) -> Grid:
+        """Fit a map of the sentences of a text between a left and a right edge.
+
+        claimed : the row of the claim, or -1. named : whether labels have the first words.
+        """
+        ruler, points, (left, right) = page.ruler, TEXT_SIZE - page.smaller, place
+        numbers, (start, _), room = sentences_of(drawn), parts_of(drawn), right - left - ARROW
+        second = None if start is None else numbers[start]
+        texts, n = texts_of(drawn), max(numbers) + 1
+        longest = min(max(room - 10 * MM * n, 0.27 * room), 60 * MM)
+        labels = [f"{m + 1} {text}" if named else f"{m + 1}" for m, text in enumerate(texts)]
+        rows = [
+            Word(
+                ruler.clip(literal(label, 200), longest, points), is_claimed=m == claimed,
+                is_written=drawn.generated_from is not None and m >= (second or 0),
+            )
+            for m, label in enumerate(labels)
+        ]  # fmt: skip
+        breaks = () if second is None else (second,)
+        side = max(_widths(rows, ruler, points)) + ARROW
+        pitch = min((right - left - side - len(breaks) * _BREAK) / n, 10 * MM)
+        height = min(max(pitch, 2.6 * MM), 100 / n * MM)
+        return cls(rows, rows, points, breaks, left + side, pitch, height, right_to_left=False)
 
     @property
     def cells(self) -> NDArray[np.int64]:
@@ -244,6 +271,26 @@ class Names:
             tick.label2.set_transform(tick.label2.get_transform() + ScaledTranslation(*aside))
 
 
+def _ends(links: Sequence[Link], at: Mapping[int, float]) -> list[list[float]]:
+    """Return where each arc begins and ends: those at one word apart, so that none cross.
+
+    at : the middle of each word, in inches.
+    """
+    ends = [[0.0, 0.0] for _ in links]
+    for word, x in at.items():
+        here = [
+            (n, side, at[cell[1 - side]])
+            for n, (*cell, _) in enumerate(links)
+            for side in (0, 1)
+            if cell[side] == word
+        ]
+        # From left to right: those of the left, the nearest first, and of the right, the last.
+        here.sort(key=lambda one: (one[2] > x, -one[2]))
+        for place, (n, side, _) in enumerate(here):
+            ends[n][side] = x + (place - (len(here) - 1) / 2) * _APART
+    return ends
+
+
 @dataclass(frozen=True)
 class Arcs:
     """Arcs above words, in inches."""
@@ -272,26 +319,11 @@ class Arcs:
         above = [number if self._has_number(link) else 0.6 * MM for link in self.links]
         return max(map(sum, zip(self._rises(), above, strict=True)), default=0.0)
 
-    def _ends(self) -> list[list[float]]:
-        """Return where each arc begins and ends: those at one word apart, so that none cross."""
-        at, ends = self.names.middles, [[0.0, 0.0] for _ in self.links]
-        for word, x in enumerate(at):
-            here = [
-                (n, side, at[cell[1 - side]])
-                for n, (*cell, _) in enumerate(self.links)
-                for side in (0, 1)
-                if cell[side] == word
-            ]
-            # From left to right: those of the left, the nearest first, and of the right, the last.
-            here.sort(key=lambda one: (one[2] > x, -one[2]))
-            for place, (n, side, _) in enumerate(here):
-                ends[n][side] = x + (place - (len(here) - 1) / 2) * _APART
-        return ends
-
     def draw(self, canvas: Axes, bottom: float, colors: Colormap) -> None:
         """Draw the arcs above a map that begins at the bottom, those of the claim last."""
         largest = max((weight for *_, weight in self.links), default=1.0)
-        arcs = [*zip(self.links, self._rises(), self._ends(), strict=True)]
+        ends = _ends(self.links, dict(enumerate(self.names.middles)))
+        arcs = [*zip(self.links, self._rises(), ends, strict=True)]
         for link, rise, (start, end) in sorted(arcs, key=lambda arc: arc[0][:2] in self.claimed):
             query, key, weight = link
             is_claim = (query, key) in self.claimed
@@ -336,18 +368,51 @@ def sentences_of(drawn: OneMap) -> list[int]:
     return numbers
 
 
-def distant_links(weights: Tensor, linked: Tensor, words: Sequence[str]) -> list[Link]:
-    """Return the four strongest links (m, n) of words that are apart, one for each two words."""
-    links: list[Link] = []
+def distant_links(
+    weights: Tensor, linked: Tensor, words: Sequence[str], claimed: Cell | None
+) -> list[Link]:
+    """Return the four strongest links (m, n) of words that are apart, one for each two words.
+
+    No word and its neighbors look twice. claimed : the cell of the first link, whatever it is.
+    """
+    links = [] if claimed is None else [(*claimed, float(weights[claimed]))]
     for query, key in linked.nonzero()[weights[linked].argsort(descending=True)].tolist():
         weight, few = float(weights[query, key]), min(len(words[query]), len(words[key])) < 3
         if weight < _LEAST or len(links) == 4:
             break
         spelled = {words[query].casefold(), words[key].casefold()}
         others = [{words[one].casefold() for one in link[:2]} for link in links]
-        if not few and abs(query - key) > 2 and spelled not in others:
+        is_apart = all(abs(query - other) > 1 for other, *_ in links) and abs(query - key) > 2
+        if not few and is_apart and spelled not in others:
             links.append((query, key, weight))
     return links
+
+
+def words_of(drawn: OneMap, linked: Collection[int] = ()) -> list[Word]:
+    """Return the words of a text, each sentence on lines of its own, with those that have links."""
+    numbers = sentences_of(drawn)
+    words = [Word(spelled(word), is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
+    find_blanks(words, drawn.provenance)
+    shown = [n for n, number in enumerate(numbers) if number >= 0]
+    for before, n in itertools.pairwise(shown):
+        words[n].blank = words[n].blank if numbers[n] == numbers[before] else "\n"
+    return words
+
+
+def texts_of(drawn: OneMap) -> list[str]:
+    """Return the sentences of a text."""
+    texts = [""] * (max(numbers := sentences_of(drawn)) + 1)
+    for number, word in zip(numbers, words_of(drawn), strict=True):
+        if number >= 0:
+            texts[number] += word.blank + word.text
+    return [" ".join(text.split()) for text in texts]
+
+
+def parts_of(drawn: OneMap) -> tuple[int | None, tuple[str, str]]:
+    """Return with which word the second part of a text begins, and the names of both parts."""
+    if drawn.boundary[1]:
+        return drawn.boundary[1], ("first text", "second text")
+    return drawn.generated_from, ("prompt", "generated")
 
 
 def draw_paragraph(
@@ -357,20 +422,24 @@ def draw_paragraph(
     claimed: Collection[Cell],
     top: float,
     colors: Colormap,
+    *,
+    whole: bool = True,
 ) -> float:
-    """Write a text sentence by sentence, with links from dashed to solid boxes; return its end."""
+    """Write a text sentence by sentence, with links from dashed to solid boxes; return its end.
+
+    whole : whether to write every sentence, not only those with links.
+    """
     step, points = (6.6 if page.width > WIDE else 5.6) * MM, TEXT_SIZE - page.smaller
     linked, numbers = {word for link in links for word in link[:2]}, sentences_of(drawn)
-    words = [Word(spelled(word), is_claimed=n in linked) for n, word in enumerate(drawn.rows)]
-    find_blanks(words, drawn.provenance)
-    shown = [n for n, number in enumerate(numbers) if number >= 0]
-    for before, n in itertools.pairwise(shown):
-        words[n].blank = words[n].blank if numbers[n] == numbers[before] else "\n"
-    _set_lines(page.ruler, [words[n] for n in shown], page.room - 4.5 * MM, points)
-    left = page.left + 4.5 * MM
+    words, kept = words_of(drawn, linked), {numbers[n] for n in linked}
+    shown = [n for n, one in enumerate(numbers) if one >= 0 and (whole or one in kept)]
+    if not shown:
+        return top
+    second, names = parts_of(drawn)
+    left = page.left + (4.5 if second is None else 8.5) * MM
+    _set_lines(page.ruler, [words[n] for n in shown], page.right - left, points)
     places = {
-        n: (left + word.left, top + (word.line + 1) * step, word.wide)
-        for n, word in enumerate(words)
+        n: (left + words[n].left, top + (words[n].line + 1) * step, words[n].wide) for n in shown
     }
     bottom = places[shown[-1]][1]
     canvas = page.canvas(page.left, top, page.room, bottom + 1.5 * MM - top)
@@ -379,42 +448,114 @@ def draw_paragraph(
         (x, y, _), word = places[n], words[n]
         look = {"fontstyle": word.slant, "path_effects": halo, "zorder": 4}
         page.piece(x, y - 0.76 * points / 72, word.text, points, theme().ink, word.weight, **look)
-    for number in range(max(numbers) + 1 if max(numbers) else 0):
+    for number in sorted({numbers[n] for n in shown} if max(numbers) else ()):
         _, y, _ = places[numbers.index(number)]
-        canvas.text(page.left, y, f"{number + 1}", fontsize=points - 1, color=theme().muted)
+        label = f"{number + 1}"
+        canvas.text(left - 4.5 * MM, y, label, fontsize=points - 1, color=theme().muted)
+    for name, is_second in zip(names, (False, True), strict=True):
+        lines = [places[n][1] for n in shown if second is not None and (n >= second) is is_second]
+        if lines:
+            _draw_part(canvas, name, (left - 5.3 * MM, lines[0], lines[-1]), points - 1)
     largest = max((weight for *_, weight in links), default=1.0)
-    for query, key, weight in links:
+    taken = [_box(place, MM if n in linked else 0.0) for n, place in places.items()]
+    boxes = {n: _box(places[n], MM) for n in linked}
+    ends = _ends(links, {n: x + wide / 2 for n, (x, _, wide) in places.items()})
+    curves = [
+        _curve((start, places[query][1]), (end, places[key][1]), step, [*taken, *boxes.values()])
+        for (query, key, _), (start, end) in zip(links, ends, strict=True)
+    ]
+    for (query, key, weight), curve in reversed([*zip(links, curves, strict=True)]):
         is_claim = (query, key) in claimed
         color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)
         for n, line in ((query, (0, (2, 1))), (key, "solid")):
-            x, y, width = places[n]
-            corner, size = (x - 0.5 * MM, y - _CAP - 0.6 * MM), (width + MM, _CAP + 1.4 * MM)
-            box = Rectangle(corner, *size, facecolor=theme().ground, edgecolor=color, zorder=3)
-            box.set(linestyle=line, linewidth=0.7 if n == query else 1.1)
-            canvas.add_patch(box)
-        _connect(canvas, places[query], places[key], color, weight)
-        x, y, width = places[query]
-        last = page.right - page.ruler.width(share := f"{weight:.0%}", points, "bold")
-        text = canvas.text(
-            min(x + width + 0.8 * MM, last), y - _CAP - 0.7 * MM, share, fontsize=points - 1,
-            color=color if is_claim else theme().muted, zorder=6, **face("bold"),
-        )  # fmt: skip
-        text.set_path_effects(halo)
+            rim = Rectangle(boxes[n].p0, *boxes[n].size, facecolor=theme().ground, edgecolor=color)
+            rim.set(linestyle=line, linewidth=0.7 if n == query else 1.1, zorder=3)
+            canvas.add_patch(rim)
+        _connect(canvas, curve, color, weight)
+    for query, key, weight in links:
+        share, small = f"{weight:.0%}", {"fontsize": points - 1, **face("bold")}
+        size = page.ruler.width(share, points - 1, "bold"), 0.76 * (points - 1) / 72
+        spot = _free_place(boxes[query], size, taken, curves, (page.left, page.right))
+        if spot is not None:
+            taken.append(spot)
+            color = theme().claim if (query, key) in claimed else theme().muted
+            canvas.text(spot.x0, spot.y1, share, color=color, zorder=6, **small)
     return bottom + 3 * MM
 
 
-def _connect(canvas: Axes, query: _Set, key: _Set, color: Any, weight: float) -> None:
-    """Draw an arrow from one box to another: above a line, or between two lines."""
+def _draw_part(canvas: Axes, name: str, place: _Set, points: float) -> None:
+    """Draw a bracket beside the lines of a part of a text, with its name upright.
+
+    place : the right edge, and the baselines of the first and of the last line.
+    """
+    x, first, last = place
+    first, last = first - _CAP, last + 0.6 * MM
+    xs, ys = [x, x - 0.8 * MM, x - 0.8 * MM, x], [first, first, last, last]
+    canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
+    slant = "italic" if name == "generated" else "normal"
+    canvas.text(
+        x - 1.3 * MM, (first + last) / 2, name, rotation=90, ha="right", va="center",
+        fontsize=points, color=theme().muted, fontstyle=slant,
+    )  # fmt: skip
+
+
+def _box(place: _Set, around: float) -> Bbox:
+    """Return the box of a word, with a margin in inches to its left and right together."""
+    x, y, wide = place
+    above, below = _CAP + 0.6 * around, 0.8 * MM
+    return Bbox.from_extents(x - around / 2, y - above, x + wide + around / 2, y + below)
+
+
+def _free_place(
+    box: Bbox,
+    size: tuple[float, float],
+    taken: Sequence[Bbox],
+    curves: Sequence[Path],
+    edges: tuple[float, float],
+) -> Bbox | None:
+    """Return a place for a number beside the upper or lower edge of a box; None without one."""
+    (wide, high), beside = size, 0.3 * MM
+    above, below = box.y0 - beside - high, box.y1 + beside
+    before, after, ends, starts = box.x0 - beside - wide, box.x1 + beside, box.x1 - wide, box.x0
+    places = [(after, above), *itertools.product((ends, starts), (above, below))]
+    for x, y in [*places, (after, below), (before, above), (before, below)]:
+        spot = Bbox.from_bounds(x, y, wide, high)
+        is_inside = edges[0] <= spot.x0 and spot.x1 <= edges[1]
+        near = spot.padded(0.5 * MM)
+        crossed = any(curve.intersects_bbox(near, filled=False) for curve in curves)
+        if is_inside and not crossed and not spot.padded(0.2 * MM).count_overlaps(taken):
+            return spot
+    return None
+
+
+def _curve(query: Place, key: Place, step: float, words: Sequence[Bbox]) -> Path:
+    """Return an arrow from one box to another: above a line, or between two lines.
+
+    It crosses other lines upright, where they have fewer words: at its beginning or at its end.
+    """
     above, below = _CAP + 0.6 * MM, -0.8 * MM
-    (start, tail, wide), (end, tip, broad) = query, key
-    start, end, apart = start + wide / 2, end + broad / 2, tip - tail
+    (start, tail), (end, tip) = query, key
+    apart = tip - tail
     tail, tip = tail - (below if apart > 0 else above), tip - (below if apart < 0 else above)
-    bend = 0.55 * (tip - tail) if apart else -3.6 * MM
-    turn = tip - (bend if apart else -bend)
-    curve = Path([(start, tail), (start, tail + bend), (end, turn), (end, tip)], _CURVE)
+    crossed = math.copysign(max(abs(apart) - step, 0.0), apart)
+
+    def bent(first: float, last: float) -> Path:
+        bend = 0.55 * (last - first) if apart else -0.45 * step
+        turn = last - (bend if apart else -bend)
+        curve = [(start, first), (start, first + bend), (end, turn), (end, last)]
+        places, ends = [(start, tail), *curve, (end, tip)], [Path.LINETO]
+        return Path(places, [Path.MOVETO, Path.LINETO, *_CURVE[1:], *ends])
+
+    curves = bent(tail + crossed, tip), bent(tail, tip - crossed)
+    return min(curves, key=lambda one: sum(one.intersects_bbox(box, filled=False) for box in words))
+
+
+def _connect(canvas: Axes, curve: Path, color: Any, weight: float) -> None:
+    """Draw an arrow along a curve, as wide as the weight."""
     for tint, extra in ((theme().ground, 2.2), (color, 0.0)):
         wide = 0.4 + 2.2 * weight + extra
         canvas.add_patch(PathPatch(curve, fill=False, edgecolor=tint, linewidth=wide, zorder=2))
+    (_, turn), (end, tip) = np.asarray(curve.vertices)[[3, -1]].tolist()
     neck = tip + math.copysign(_HEAD, turn - tip)
     head = [(end - 0.8 * MM, neck), (end + 0.8 * MM, neck), (end, tip)]
     canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=3))

@@ -314,11 +314,12 @@ class Page:
         agreement: AgreementReport | None,
         *,
         left: float = MARGIN,
+        right: float | None = None,
         bottom: float = 0.0,
     ) -> Figure:
         """Write parts, the most important first, and the verdict, beside what ends at `bottom`."""
         self.figure.set_label(_description(parts, agreement))
-        room = self.right - left  # two lines, or as much in a column beside a panel
+        room = (right or self.right) - left  # two lines, or as much in a column beside a panel
         most = round(2 * self.room / room) if self.caption == "short" else None
         if self.caption != "none":
             full = most is None

@@ -13,6 +13,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from readable_text import check_texts
 
 import attnviz
@@ -285,6 +286,18 @@ HARBOR = (
 )
 
 
+def shares_of(drawn):
+    """Return how the words of each sentence share their weight between words, in percent."""
+    words = [n for n, special in enumerate(drawn.special_rows) if not special]
+    ends = [n + 1 for n in words if drawn.rows[n] == "."]
+    parts = list(itertools.pairwise([words[0], *ends]))
+    assert ends[-1] == words[-1] + 1
+    sums = np.array(
+        [[float(drawn.weights[a:b, c:d].double().sum()) for c, d in parts] for a, b in parts]
+    )
+    return 100 * sums / sums.sum(1, keepdims=True)
+
+
 @pytest.mark.parametrize("width", [183, 89])
 def test_sentences_of_a_longer_text_share_their_weight_among_sentences(model, width):
     result = model.attend(HARBOR)
@@ -293,17 +306,114 @@ def test_sentences_of_a_longer_text_share_their_weight_among_sentences(model, wi
     labels = {one: [label.get_text() for label in one.get_xticklabels()] for one in ax.figure.axes}
     (panel,) = (one for one, numbers in labels.items() if numbers == list("12345"))
     written = [text.get_text() for text in panel.texts]
-    starts = [n + 1 for n, word in enumerate(drawn.rows) if word == "."]
-    assert drawn.rows[0] == "[CLS]"
-    assert drawn.rows[starts[-1] :] == ("[SEP]",)
-    parts = list(itertools.pairwise([1, *starts]))
-    sums = np.array(
-        [[float(drawn.weights[a:b, c:d].double().sum()) for c, d in parts] for a, b in parts]
-    )
-    shares = 100 * sums / sums.sum(1, keepdims=True)
+    shares = shares_of(drawn)
     assert written == [f"{share:.0f}" for share in shares.ravel()]
     assert shares.max() > 2 * shares.min()  # not all alike
-    assert [label.get_text() for label in panel.get_yticklabels()] == list("12345")
+    named = [label.get_text() for label in panel.get_yticklabels()]
+    first = [""] * 5 if width == 183 else [" The", " Fish", " A f", " The", " Nob"]
+    assert [label[: 1 + len(word)] for label, word in zip(named, first, strict=True)] == [
+        f"{n}{word}" for n, word in enumerate(first, 1)
+    ]
+    assert all((label == label[:1]) is (width == 183) for label in named)
+    plt.close("all")
+
+
+LONG = (
+    "The old harbor was quiet. Fishermen mended their nets. A ferry crossed the bay. The captain "
+    "greeted them. Nobody knew the plan. The mayor had sold it. Gulls sat on the roof. A child fed "
+    "the gulls. Its mother read a letter. The letter was from the mayor. It came from the city. "
+    "The ferry would sail no more. The captain read the letter twice. Then he went home."
+)
+
+
+@pytest.mark.parametrize("width", [183, 89])
+def test_the_rows_of_a_long_text_are_its_sentences(model, width):
+    drawn = attnviz.attention_map(model.attend(LONG), layer=2, head=9)
+    ax = attnviz.plot.heatmap(drawn, width=width)
+    check_texts(ax.figure)
+    shares = shares_of(drawn)
+    assert shares.shape == (14, 14)
+    mesh = next(one for one in ax.collections if isinstance(one, QuadMesh))
+    np.testing.assert_allclose(100 * np.asarray(mesh.get_array()), shares, atol=1e-3)
+    assert [one.get_text()[:5] for one in ax.get_yticklabels()][9:12] == ["10 Th", "11 It", "12 Th"]
+    words = [one for one in ax.figure.artists if isinstance(one, Text)]
+    numbers = [int(one.get_text()) for one in ax.figure.axes[0].texts if one.get_text().isdigit()]
+    sentences = LONG.replace(".", " .").replace(". ", ".\n").splitlines()
+    written = iter(words)
+    for number in numbers:  # only sentences with links are written
+        line = [next(written) for _ in sentences[number - 1].split()]
+        assert " ".join(one.get_text() for one in line) == sentences[number - 1]
+        assert any(one.get_fontweight() == "bold" for one in line)
+    assert not [*written]
+    plt.close("all")
+
+
+def test_the_scale_of_a_map_of_sentences_can_be_set(model):
+    drawn = attnviz.attention_map(model.attend(LONG), layer=2, head=9)
+    ax = attnviz.plot.heatmap(drawn, vmax=0.5, cmap="magma", annot=False)
+    mesh = next(one for one in ax.collections if isinstance(one, QuadMesh))
+    assert (mesh.norm.vmax, mesh.get_cmap().name, len(ax.texts)) == (0.5, "magma", 0)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("width", [183, 89])
+@pytest.mark.parametrize("head", [(0, 1), (0, 4), (2, 9), (5, 3)], ids=lambda one: f"{one}")
+def test_shares_touch_neither_words_nor_boxes_nor_arcs_nor_each_other(model, head, width):
+    for text in (CURIE, LONG):
+        drawn = attnviz.attention_map(model.attend(text), layer=head[0], head=head[1])
+        figure = attnviz.plot.heatmap(drawn, width=width).figure
+        figure.draw_without_rendering()
+        canvas, inch = figure.axes[0], figure.dpi
+        shares = [one for one in canvas.texts if one.get_text().endswith("%")]
+        boxes = [one.get_window_extent() for one in canvas.patches if isinstance(one, Rectangle)]
+        assert len(shares) > len(boxes) // 4  # at most one is left out
+        lines = [
+            one.get_path().transformed(one.get_transform())
+            for one in canvas.patches
+            if isinstance(one, PathPatch)
+        ]
+        places = [inked(one) for one in shares]
+        for n, place in enumerate(places):
+            others = [*places[:n], *boxes]
+            assert not place.count_overlaps(others), (text[:9], shares[n].get_text())
+            assert not any(line.intersects_bbox(place, filled=False) for line in lines)
+        for word in figure.artists:
+            if isinstance(word, Text):
+                baseline = word.get_transform().transform((word._x, word._y))[1]
+                box = word.get_window_extent()
+                box = Bbox.from_extents(
+                    box.x0, baseline - 0.02 * inch, box.x1, baseline + 0.07 * inch
+                )
+                assert not box.count_overlaps(places), word.get_text()
+    plt.close("all")
+
+
+def inked(number):
+    """Return the box of the digits of a text, without the blank rows of its font."""
+    box = number.get_window_extent()
+    _, y = number.get_transform().transform(number.get_position())
+    points = number.get_fontsize() * number.figure.dpi / 72
+    return Bbox.from_extents(box.x0, y, box.x1, y + 0.73 * points)
+
+
+@pytest.mark.parametrize("width", [183, 89])
+def test_what_was_generated_is_apart_in_a_longer_text(model, width):
+    drawn = attnviz.attention_map(model.attend(HARBOR), layer=2, head=9)
+    prompt, generated = HARBOR[: HARBOR.index(" as he")], "as he always did. Nobody knew"
+    made = replace(drawn.provenance, text=prompt, generated=HARBOR[len(prompt) + 1 :])
+    figure = attnviz.plot.heatmap(replace(drawn, provenance=made), width=width).figure
+    check_texts(figure)
+    words = [one for one in figure.artists if isinstance(one, Text)]
+    italic = [one.get_text() for one in words if one.get_style() == "italic"]
+    assert " ".join(italic).replace(" .", ".").startswith(generated)
+    named = [
+        [(one.get_text(), one.get_style()) for one in ax.texts if one.get_text().isalpha()]
+        for ax in figure.axes
+    ]
+    both = [("prompt", "normal"), ("generated", "italic")]
+    assert [one for one in named if one] == [both, both]  # in the text and below its sentences
+    numbers = [one.get_text() for one in figure.axes[0].texts if one.get_text().isdigit()]
+    assert numbers == list("123456")  # the generated text begins a line
     plt.close("all")
 
 

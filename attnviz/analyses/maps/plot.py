@@ -54,7 +54,7 @@ _LEAST_ROOM = 1.6  # inches of a color scale with its ends
 _LARGEST_HEAD = 0.3  # inches of the cell of a head where heads are summarized
 _LIGHTEST = 0.12  # the share of its color that a cell has at least
 Patch: TypeAlias = tuple[int, int] | str
-_Form: TypeAlias = Literal["sentence", "paragraph", "matrix"]  # of a map with a text above it
+_Form: TypeAlias = Literal["sentence", "paragraph", "excerpt", "matrix"]  # of a map and its text
 _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, and how much
 
 
@@ -92,10 +92,11 @@ def heatmap(
 
     The words of a text stand above their columns, with arcs from queries to the keys that they look
     at. Rows are queries and columns are keys. With `ax`, labels are along both sides. A longer text
-    is written out above the map; from 48 keys on, its scale is logarithmic. If the keys are patches
-    of an image, the weights of one query are drawn over the image instead. Special tokens and
-    queries with one key have gray cells on a scale of their own; setting a scale or colors makes
-    all cells alike.
+    is written out above the map; from 48 keys on, its scale is logarithmic. The rows and columns of
+    a text of 12 to 60 sentences are its sentences, in a narrow figure of 3 or more. If the keys are
+    patches of an image, the weights of one query are drawn over the image instead. Special tokens
+    and queries with one key have gray cells on a scale of their own; setting a scale or colors
+    makes all cells alike.
 
     Parameters
     ----------
@@ -436,36 +437,47 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     drawn, overview = selected.map, selected.overview
     form, right = _place_map(page, selected)
     scale = WeightScale.of(drawn, linear=form == "sentence").with_look(look)
-    start = _head_map(page, selected, look, form) + GAP / 2
-    if form == "paragraph":
-        start = _write_text(page, selected, scale, start) + GAP
-        right = min(right, page.left + 5.2)  # inches
-    draw = _draw_sentence if form == "sentence" else _draw_panel
+    links, claimed = _links_of_text(selected) if form in ("paragraph", "excerpt") else ([], [])
+    start = _head_map(page, selected, look, form, bool(links)) + GAP / 2
+    if form in ("paragraph", "excerpt"):
+        how = {"whole": form == "paragraph"}
+        start = arcs.draw_paragraph(page, drawn, links, claimed, start, scale.colors, **how) + GAP
+    count, edge = max(arcs.sentences_of(drawn)) + 1, page.right
+    is_wide, of_words = page.width > WIDE, form != "excerpt"
+    draw = {"sentence": _draw_sentence, "excerpt": _draw_sentences}.get(form, _draw_panel)
+    if form == "paragraph" and count > 2 and not is_wide:
+        draw, of_words = _draw_sentences, False
     ax, bottom, (left, end) = draw(page, selected, scale, look, (start, right))
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
-    numbers = arcs.sentences_of(drawn) if form == "paragraph" else [0]
-    if overview is not None or max(numbers):
+    if form == "paragraph" and count > 1 and is_wide:  # both maps side by side
+        beside, numbers = right + GAP, arcs.sentences_of(drawn)
+        for draw_line, number in itertools.product((ax.axhline, ax.axvline), range(1, count)):
+            draw_line(numbers.index(number), color=theme().gray, linewidth=0.4)
+        _, below, _ = _draw_sentences(page, selected, scale, look, (start, page.right), beside)
+        if overview is None:
+            left, end = beside, below
+        else:
+            place, edge, end = (beside, page.right), right, bottom
+            bottom = draw_overview(page, overview, place, below + GAP, marked=drawn)
+    elif overview is not None:
         left, end = (right + GAP, start) if right < page.right else (left, end + GAP)
-    if overview is not None:
         end = draw_overview(page, overview, (left, page.right), end, marked=drawn)
-    if max(numbers):
-        start = end if overview is None else end + GAP
-        end = _draw_sentences(page, drawn, ax, numbers, (left, page.right), start)
     parts = [source(drawn.provenance), *drawn.notes]
     if drawn.signed:
         parts.insert(1, claims.SIGNED)
-    if drawn.masked is not None and not (form == "sentence" and _is_causal(drawn)):
+    if drawn.masked is not None and not (form in ("sentence", "excerpt") and _is_causal(drawn)):
         parts.insert(1, "hatched: keys that the query may not attend to")
-    if max(drawn.weights.shape) > _MOST_CELLS:
+    if of_words and max(drawn.weights.shape) > _MOST_CELLS:
         parts.append("each cell is the largest of several weights")
-    if isinstance(scale.norm, LogNorm):
+    if isinstance(ax.collections[0].norm, LogNorm):
         parts.append(claims.ON_LOGARITHMIC_SCALE)
-    page.finish(end + GAP, parts, drawn.checked_agreement, left=left, bottom=bottom)
+    agreement = drawn.checked_agreement
+    page.finish(end + GAP, parts, agreement, left=left, right=edge, bottom=bottom)
     return ax
 
 
-def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> float:
+def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form, has_links: bool) -> float:
     """Write the title, and which head it is; return the lower edge."""
     drawn, finding, where = selected.map, selected.finding, selected.map.where
     title = (finding.sentence if form == "matrix" else finding.title) or where
@@ -474,14 +486,17 @@ def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form) -> flo
     top = page.subtitle(page.left, MARGIN, title, page.room, points=points)
     if form == "matrix":
         return top if title == where else page.subheading(top, where)
-    says = [where, "The strongest links between words: a dashed box looks at a solid one"]
+    says = [where]
     if form == "sentence":
         splits = "splits 100% among the words along the top"
         if drawn.special == "hide":
             splits += " and the special tokens, which are hidden"
         elif drawn.weights.sum(-1).min() < 0.99:
             splits = splits.replace("100%", "less than 100%")
-        says = [where, f"Each row is one word and {splits}", *filter(None, [finding.more])]
+        says += [f"Each row is one word and {splits}", *filter(None, [finding.more])]
+    elif has_links:
+        of = "The" if form == "paragraph" else "The sentences with the"
+        says += [f"{of} strongest links between words: a dashed box looks at a solid one"]
     points = SMALL_SIZE - page.smaller
     return page.paragraph(page.left, top, f"{'. '.join(says)}.", page.room, points=points)
 
@@ -490,19 +505,19 @@ def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
     """Return what is above a map, and its right edge: an overview is beside it on a wide page."""
     drawn, room, is_wide = selected.map, page.room, page.width > WIDE
     two_columns = selected.overview is not None and is_wide
-    sentences = max(arcs.sentences_of(drawn)) if _is_paragraph(drawn) else 0
+    form = _form_of_text(drawn)
+    sentences = max(arcs.sentences_of(drawn)) if form != "matrix" else 0
     if _is_sentence(drawn) and not (sentences > 1 and len(drawn.rows) > 40):
         if two_columns:
             few = style.COLUMN_WIDTH * MM - GAP
             room = few if _has_few_words(drawn) else _SHARES[-1] * room
         if Grid.of(page, drawn, page.left + room).pitch >= arcs.PITCH:
             return "sentence", page.left + room
-    two_columns = two_columns or (sentences > 0 and is_wide)
+    two_columns = two_columns or (form == "paragraph" and sentences > 0 and is_wide)
     # The smallest share in which each column has room for its label.
     needed = len(drawn.columns) * style.SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
     share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
-    right = page.left + (share if two_columns else 1.0) * page.room
-    return "paragraph" if _is_paragraph(drawn) else "matrix", right
+    return form, page.left + (share if two_columns else 1.0) * page.room
 
 
 def _draw_panel(
@@ -554,59 +569,78 @@ def _has_few_words(drawn: AttentionMap) -> bool:
     return int(drawn.is_word[0].sum()) <= 12
 
 
-def _is_paragraph(drawn: AttentionMap) -> bool:
-    """Whether a text of too many words for one line is short enough to be written out."""
-    if not _is_sentence(drawn) or len(drawn.rows) > 250:
-        return False
-    from_right = claims.is_right_to_left("".join(drawn.rows))
-    return max(arcs.sentences_of(drawn)) <= 10 and not from_right
+def _form_of_text(drawn: AttentionMap) -> _Form:
+    """Return how a text of too many words for one line is written above its map, if it is."""
+    count = max(arcs.sentences_of(drawn)) + 1
+    if not _is_sentence(drawn) or claims.is_right_to_left("".join(drawn.rows)):
+        return "matrix"
+    if count <= 11 and len(drawn.rows) <= 250:
+        return "paragraph"
+    return "excerpt" if 2 < count <= 60 and len(drawn.rows) <= 40 * count else "matrix"
 
 
-def _write_text(page: Page, selected: SelectedMap, scale: WeightScale, top: float) -> float:
-    """Write the text with its strongest links, those of the claim in its color."""
+def _links_of_text(selected: SelectedMap) -> tuple[list[arcs.Link], list[arcs.Cell]]:
+    """Return the strongest links of a text, and those of the claim."""
     drawn, finding, weights = selected.map, selected.finding, selected.map.weights.float()
     linked = claims.links_between(drawn)
     claimed: list[tuple[int, int]] = []
     if finding.family is not None and (finding.family & linked).any():
         linked &= finding.family
         claimed = [(query, key) for query, key in linked.nonzero().tolist()]
-    links = arcs.distant_links(weights, linked, drawn.rows)
     if finding.cell is not None:
         claimed = [finding.cell]
-        others = [link for link in links if link[:2] != finding.cell]
-        links = [(*finding.cell, float(weights[finding.cell])), *others[:3]]
-    return arcs.draw_paragraph(page, drawn, links, claimed, top, scale.colors)
+    return arcs.distant_links(weights, linked, drawn.rows, finding.cell), claimed
 
 
 def _draw_sentences(
-    page: Page, drawn: AttentionMap, ax: Axes, numbers: Sequence[int], place: Place, top: float
-) -> float:
-    """Draw how the words of each sentence share their weight among sentences; return the end.
+    page: Page,
+    selected: SelectedMap,
+    scale: WeightScale,
+    look: Look,
+    place: Place,
+    left: float | None = None,
+) -> tuple[Axes, float, Place]:
+    """Draw how the words of each sentence share their weight among sentences; see `_draw_panel`.
 
-    ax : the map of the words, in which lines divide the sentences. numbers : of the sentence of
-    each word, or -1. place : the left and right edge.
+    left : the left edge beside the map of the words, where numbers name the sentences.
     """
-    count, (left, right) = max(numbers) + 1, place
-    starts = [numbers.index(number) for number in range(1, count)]
-    for draw_line in (ax.axhline, ax.axvline):
-        for start in starts:
-            draw_line(start, color=theme().gray, linewidth=0.4)
-    belongs = (torch.tensor(numbers) == torch.arange(count)[:, None]).float()
-    between = drawn.weights.float().nan_to_num(0.0) * ~WeightScale.of(drawn).uninformative
-    shares = belongs @ between @ belongs.T
+    drawn, finding, (top, right), is_alone = selected.map, selected.finding, place, left is None
+    left = page.left if left is None else left
+    numbers = torch.tensor(arcs.sentences_of(drawn))
+    count = int(numbers.max()) + 1
+    belongs = (numbers == torch.arange(count)[:, None]).float()
+    shares = belongs @ (drawn.weights.float().nan_to_num(0.0) * ~drawn.uninformative) @ belongs.T
     shares /= shares.sum(-1, keepdim=True)
-    end = page.subtitle(left, top, "Where the words of each sentence look", right - left)
+    masked = None if drawn.masked is None else belongs @ (~drawn.masked).float() @ belongs.T == 0
+    claimed = torch.zeros_like(shares, dtype=torch.bool)
     says = "Rows look at columns: % of the weight between words."
+    if finding.cell is not None and (cell := numbers[[*finding.cell]]).min() >= 0:
+        claimed[tuple(cell)] = True
+        says += " The framed cell holds the link in the title."
+    end = page.subtitle(left, top, "Where the words of each sentence look", right - left)
     end = page.paragraph(left, end, says, right - left) + 0.18  # inches
-    side = min(10 * MM, (right - left - style.AXIS_ROOM) / count)
-    panel = page.axes(left + style.AXIS_ROOM, end, side * count, side * count)
-    norm = Normalize(0, float(shares.nan_to_num(0.0).max()))
-    mesh = cells.draw_cells(panel, shares, theme().weights, norm)
-    cells.write_numbers(panel, mesh, shares, lambda one: f"{100 * one:.0f}", shown=shares >= 0.005)
-    for axis in (panel.xaxis, panel.yaxis):
-        cells.number_axis(axis, range(1, count + 1), side)
-    panel.xaxis.tick_top()
-    return end + side * count
+
+    row = int(claimed.any(1).nonzero()[0]) if claimed.any() else -1
+    grid = Grid.of_sentences(page, drawn, (left, right), row, named=is_alone)
+    names = tuple(word.text for word in grid.rows)
+    none: dict[str, Any] = {"special_rows": (), "special_columns": (), "starts_with_sink": False}
+    sides = AxisGeometry(), AxisGeometry()
+    of = replace(
+        drawn, weights=shares, rows=names, columns=names, masked=masked, sides=sides, **none
+    )
+    scale = WeightScale.of(of)
+    scale = scale.with_look(look) if is_alone else scale
+    ax = page.axes(grid.left, end, *grid.size)
+    _draw_below(ax, of, grid, scale, look if is_alone else Look(), claimed, 0.005)
+    every = next(one for one in (1, 2, 5, 10) if one * grid.pitch >= 1.6 * SMALL_SIZE / 72)
+    shown = range(every - 1, count, every)
+    ax.set_xticks(grid.middles()[1][shown], [f"{n + 1}" for n in shown], fontsize=SMALL_SIZE)
+    ax.xaxis.tick_top()
+    ax.tick_params(axis="x", length=0)
+    bottom = _draw_brackets(page, drawn, grid, end + grid.size[1], right)
+    if is_alone and look.cbar and look.cbar_ax is None:
+        bottom = cells.draw_scales(page, scale.ends[:1], (left, right), bottom + 2.4 * MM) + GAP / 2
+    return ax, bottom, (page.left, bottom)
 
 
 def _is_causal(drawn: AttentionMap) -> bool:
@@ -639,7 +673,8 @@ def _draw_sentence(
     ax = page.axes(grid.left, start, wide, tall)
     canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
     above.draw(canvas, start, scale.colors)
-    _draw_below(ax, drawn, grid, scale, look, shown)
+    least = max(1 / len(drawn.rows), 0.05)
+    _draw_below(ax, drawn, grid, scale, look, shown, least)
     names.draw(canvas, start, ax, grid.middles()[1].tolist())
     bottom = _draw_brackets(page, drawn, grid, start + tall, right)
     if look.cbar and look.cbar_ax is None:
@@ -650,14 +685,23 @@ def _draw_sentence(
 
 
 def _draw_below(
-    ax: Axes, drawn: AttentionMap, grid: Grid, scale: WeightScale, look: Look, claimed: Tensor
+    ax: Axes,
+    drawn: AttentionMap,
+    grid: Grid,
+    scale: WeightScale,
+    look: Look,
+    claimed: Tensor,
+    least: float,
 ) -> None:
-    """Draw a map below its sentence, with a line around the claimed cells (m, n) and row labels."""
+    """Draw a map below its words, with a line around the claimed cells (m, n) and row labels.
+
+    least : the smallest weight that is written into its cell.
+    """
     weights, n = drawn.weights.float(), len(drawn.rows)
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
-        written = grid.spaced(weights >= max(1 / n, 0.05))
+        written = grid.spaced(weights >= least)
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
@@ -705,7 +749,7 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
     """Draw brackets below the two texts of a pair, the prompt and what was generated."""
     if not grid.breaks:
         return top
-    names = ["first text", "second text"] if drawn.boundary[1] else ["prompt", "generated"]
+    _, names = arcs.parts_of(drawn)
     below, points = 3.2 * MM + line_height(SMALL_SIZE), SMALL_SIZE - page.smaller
     canvas = page.canvas(page.left, top + MM, right - page.left, below - MM)
     limits = itertools.pairwise([0, grid.breaks[0], len(grid.places)])
@@ -798,7 +842,8 @@ def _draw_matrix(
     ax.set_ylabel(name, color=theme().muted, fontsize=TEXT_SIZE)
     unit = f", {columns.unit}" if columns.unit else ""
     ax.set_xlabel(f"key (attended to){unit}", color=theme().muted, fontsize=TEXT_SIZE)
-    for draw_line, place in zip((ax.axhline, ax.axvline), drawn.boundary, strict=True):
+    ends = drawn.boundary if any(drawn.boundary) else (drawn.generated_from,) * 2
+    for draw_line, place in zip((ax.axhline, ax.axvline), ends, strict=True):
         if place:
             draw_line(place, color=theme().ink, linewidth=0.8)
     return columns

@@ -173,10 +173,12 @@ def map_rows(facts, said):
     return {"how": how, "hidden": "hidden" if is_hidden else None}
 
 
-MAPS.words("The strongest links between words: a dashed box looks at a solid one.")
 MAPS.words(
+    "The strongest links between words: a dashed box looks at a solid one.",
+    "The sentences with the strongest links between words: a dashed box looks at a solid one.",
     "Where the words of each sentence look",
     "Rows look at columns: % of the weight between words.",
+    "The framed cell holds the link in the title.",
 )
 
 
