@@ -19,7 +19,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.patches import PathPatch
+from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
@@ -1149,9 +1149,7 @@ def heads(
             bottom = _draw_examples(page, maps, looks, place, bottom)
             parts += ["name a layer to see the maps of all its heads"]
         else:
-            families = head_families(maps)
-            names = ["" if of is None else f"{of[0].family} {of[1]:.0%}" for of in families]
-            bottom = draw_head_grid(page, maps, place, top, names=names)
+            bottom = draw_head_grid(page, maps, place, top, names=_names_of(maps))
             count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
             parts += [f"in each tile the {count}queries run down and the keys across"]
         parts += maps.notes
@@ -1165,6 +1163,23 @@ def heads(
 def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
     """Return what to draw of each head where there are too many for their maps, else None."""
     return where_heads_look(maps) if maps.weights.shape[:2].numel() > 200 else None
+
+
+def _names_of(maps: HeadMaps) -> list[str]:
+    """Return the family of each head, with its share, as in "previous 78%"; "" without one."""
+    families = head_families(maps)
+    return ["" if of is None else f"{of[0].family} {of[1]:.0%}" for of in families]
+
+
+def _key_of(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Return the marks of a key of what heads attend to, with how many do."""
+    counts, colors = Counter(names), {**theme().roles, OTHER_WORDS: theme().ground}
+    key = []
+    for name in filter(counts.get, colors):
+        word = " word" if name in ("first", "same") else ""
+        mark, color = ("□", theme().ink) if name == OTHER_WORDS else ("■", colors[name])
+        key.append((mark, color, f"{name}{word} ({counts[name]})"))
+    return key
 
 
 def _draw_examples(
@@ -1199,7 +1214,7 @@ def draw_head_grid(
     place : the left and right edge in inches. ratios : values from -1 to 1 to draw instead of the
     maps, (layers, heads, height, width); their colors are explained elsewhere. marked : the indices
     of layer and head of the tiles to frame. names, titles : what to write above each tile on the
-    right and on the left, if there is room.
+    right and on the left, if there is room; families of smaller tiles have marks with a key.
     """
     scale, weights = WeightScale.of(maps), maps.weights
     if ratios is not None:
@@ -1221,8 +1236,9 @@ def draw_head_grid(
         titles = titles or [f"head {number}" for number in grid.heads]
         titles, names = _fit_titles(titles, names, page.ruler, room)
     elif names:
-        names = [names[n].partition(" ")[0] for n in order] if room > 0.45 else []  # inches
-    headroom = 0.3 if one_layer else 0.24 if any(names) else 0.12
+        names = [names[n].partition(" ")[0] for n in order]
+    has_marks = any(names) and not one_layer and room <= 0.45  # inches
+    headroom = 0.3 if one_layer else 0.2 if has_marks else 0.24 if any(names) else 0.12
     tiles = grid.arrange(weights).flatten(0, 1)
     image, (wide, high) = _tile(tiles, scale, rows, columns, headroom=headroom)
     width = min(right - left - indent, columns * 1.5)
@@ -1246,6 +1262,9 @@ def draw_head_grid(
             label(x, y - 0.04, titles[number], color=theme().muted)
         if any(names) and one_layer:
             label(x + wide, y - 0.04, names[number], color=theme().muted, ha="right")
+        elif has_marks and names[number]:
+            color, mark = theme().roles[names[number]], 0.06
+            ax.add_patch(Rectangle((x, y - mark), wide, mark, facecolor=color, linewidth=0))
         elif any(names):
             label(x, y - 0.03, names[number], color=theme().muted)
     bottom = top + height + (GAP if one_layer else style.AXIS_ROOM + 0.04)
@@ -1263,6 +1282,8 @@ def draw_head_grid(
         replace(keys, places=tuple(across * x for x in keys.places)).apply(ax, "x")
     if ratios is not None:
         return bottom
+    if has_marks:
+        bottom = page.legend(left, bottom, right, _key_of(names)) + 0.04
     if words is None:
         return cells.draw_scales(page, scale.ends, (left, right), bottom)
     beside, below = left + indent + width / columns, top + height + words[1].room
@@ -1326,7 +1347,8 @@ def draw_overview(
     title = f"{these} among all {maps.weights.shape[:2].numel():,}, {scale}"
     top = page.subtitle(place[0], top, title, room)
     if looks is None:
-        return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads)
+        names = [] if ratios is not None else _names_of(maps)
+        return draw_head_grid(page, maps, place, top, ratios=ratios, marked=heads, names=names)
     how: dict[str, Any] = {"marked": heads, "tallest": 0.4 * room}
     return draw_head_summary(page, maps, looks, place, top + 0.04, **how)
 
@@ -1362,13 +1384,7 @@ def draw_head_summary(
         frame(ax, grid.place(*place_of), (1, 1), linewidth=1.4)
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
-    counts = Counter(name for name, _ in looks)
     y = top + down * grid.rows + style.AXIS_ROOM + 0.06
-    key = []
-    for name in filter(counts.get, colors):
-        word = " word" if name in ("first", "same") else ""
-        mark, color = ("□", theme().ink) if name == OTHER_WORDS else ("■", colors[name])
-        key.append((mark, color, f"{name}{word} ({counts[name]})"))
-    y = page.legend(place[0], y, right, key)
+    y = page.legend(place[0], y, right, _key_of([name for name, _ in looks]))
     note = "The darker a head, the more of its attention goes there."
     return page.paragraph(place[0], y, note, right - place[0])

@@ -1,10 +1,12 @@
 """Head ranking and word-pair search, on weights set by hand."""
 
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
 import attnviz
 from attnviz.analyses.maps.compute import (
@@ -16,6 +18,7 @@ from attnviz.analyses.maps.compute import (
     rank_heads,
 )
 from attnviz.errors import InputError
+from attnviz.figures.style import LIGHT
 from attnviz.heads import head_families
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
 from attnviz.results.axis import content_words, token_groups
@@ -346,3 +349,20 @@ def test_a_causal_map_starts_with_a_sink_unless_a_special_token_is_there(labels,
     assert attention_map(result, layer=0, head=0, special="remove").starts_with_sink == sink
     assert not attention_map(result, layer=0, head=0, columns=slice(1, 3)).starts_with_sink
     assert not head_maps(result_of(replace(record, mask=None))).starts_with_sink
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_tiles_too_small_for_a_word_have_the_color_of_their_family(train, width):
+    figure = attnviz.plot.heatmap(train, layer=0, head=2, overview=True, width=width).figure
+    (ax,) = (one for one in figure.axes if one.get_xlabel() == "head")
+    marked = {}
+    for mark in ax.patches:
+        x, y = mark.get_xy()
+        marked[int(y), int(x)] = to_hex(mark.get_facecolor())
+    families = head_families(attnviz.head_maps(train))
+    roles = {divmod(n, 12): LIGHT.roles[of[0].family] for n, of in enumerate(families) if of}
+    assert marked == roles
+    key = [(one.get_text(), to_hex(one.get_color())) for one in figure.texts]
+    for name, count in Counter(of[0].family for of in families if of).items():
+        assert (f"{name} ({count})", LIGHT.ink) in key
+        assert ("■", LIGHT.roles[name]) in key

@@ -190,9 +190,16 @@ def map_scale(facts, said):
 
 @MAPS.sentence("<share> of the weight")
 def map_only_scale(facts, said):
-    """Of a map without tokens that say nothing, or with many keys."""
-    cells = np.ones(np.asarray(facts.weights).shape[-2:], bool)
-    return {"share": end_of_scale(facts, cells, said)}
+    """Of a map without tokens that say nothing, or with many keys; or of a text's sentences."""
+    weights = np.asarray(facts.weights, float)
+    ends = end_of_scale(facts, np.ones(weights.shape[-2:], bool), said)
+    if "." in facts.rows and weights.ndim == 2:
+        words = ~specials(facts)
+        number = np.cumsum([0, *(word == "." for word in facts.rows[:-1])])
+        of = np.eye(len(words), number[words].max() + 1)[number] * words[:, None]
+        sums = of.T @ weights @ of
+        ends = OneOf([*ends.choices, (sums / sums.sum(1, keepdims=True)).max()])
+    return {"share": ends}
 
 
 def end_of_scale(facts, cells, said):
@@ -224,6 +231,17 @@ def between_words(facts):
 def map_overview(facts, said):
     shape = np.asarray(facts.overview).shape
     return {"count": shape[0] * shape[1]}
+
+
+@MAPS.sentence("<name:previous|next|itself|same word|first word|special> (<count>)")
+def map_families(facts, said):
+    """The key of the marks above small tiles."""
+    weights = np.asarray(facts.overview, float)
+    if len(facts.columns) < weights.shape[-1]:  # [CLS] and [SEP] are hidden or removed
+        weights = weights[..., 1:-1, 1:-1]
+        weights = weights / (weights.sum(-1, keepdims=True) if removed(facts) else 1.0)
+    found = [one[0] for one in rules_of(facts, weights) if one is not None]
+    return {"name": said["name"], "count": found.count(said["name"].split()[0])}
 
 
 @MAPS.sentence("<which:Words|Repeated words> <rule:*>: <share>[[, <aside:special tokens aside>]]")
