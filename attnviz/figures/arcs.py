@@ -348,18 +348,25 @@ class Arcs:
 
 
 def sentences_of(drawn: OneMap) -> list[int]:
+    """Return the number of the sentence of each word, -1 of special tokens."""
+    return number_sentences(drawn.rows, drawn.special_rows, drawn.generated_from)
+
+
+def number_sentences(
+    words: Sequence[str], special: Sequence[bool], generated: int | None
+) -> list[int]:
     """Return the number of the sentence of each word, -1 of special tokens.
 
     Special tokens end a sentence, and so does the prompt. A point does not behind an initial or a
     title, as in "Dr. Smith".
     """
     numbers, number, begins, before = [], 0, False, ""
-    for n, word in enumerate(drawn.rows):
-        if any(drawn.special_rows[n : n + 1]):
+    for n, word in enumerate(words):
+        if any(special[n : n + 1]):
             numbers.append(-1)
             begins = max(numbers) >= 0
             continue
-        number += (begins and is_word(word)) or n == drawn.generated_from
+        number += (begins and is_word(word)) or n == generated
         begins &= not is_word(word)
         numbers.append(number)
         is_short = len(before) == 1 or "." in before or before in _TITLES

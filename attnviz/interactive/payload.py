@@ -24,8 +24,9 @@ from torch import Tensor
 
 from attnviz.analyses.maps import compute
 from attnviz.errors import InputError, ModelError
+from attnviz.figures.arcs import number_sentences
 from attnviz.figures.cells import BELOW_EVEN
-from attnviz.figures.claims import LOGARITHMIC_FROM, of_map
+from attnviz.figures.claims import LOGARITHMIC_FROM, is_right_to_left, of_map
 from attnviz.heads import head_families
 from attnviz.io.files import data_uri
 from attnviz.results import AttentionRecord, AttentionResult, Axis, GivenAttention, MaskRule
@@ -373,10 +374,23 @@ def _describe_axis(axis: Axis, result: AttentionResult) -> Json:
         "word": compute.choose_word(axis),
         "second": axis.segments.index(1) if 1 in axis.segments else None,
         "generated": _first_generated(axis, result.provenance),
+        **({"sentences": starts} if (starts := _sentences(axis, result.provenance)) else {}),
         "patches": axis.patches,
         "frames": _seconds_of_a_frame(axis),
         "next": _next_tokens(result.next_tokens, axis),
     }
+
+
+def _sentences(axis: Axis, provenance: Provenance) -> list[int]:
+    """Return where the sentences of a text begin that is written out in the view of a head."""
+    groups, generated = token_groups(axis), _first_generated(axis, provenance)
+    first = [positions[0] for positions in groups.positions]
+    if axis.patches or axis.seconds or not 2 < len(first) <= 250:
+        return []
+    second = None if generated is None else first.index(generated)
+    numbers = number_sentences(groups.labels, groups.special, second)
+    starts = [first[numbers.index(number)] for number in range(max(numbers) + 1)]
+    return starts if len(starts) > 2 and not is_right_to_left("".join(groups.labels)) else []
 
 
 def _waveform(waveform: Waveform) -> Json:

@@ -5,6 +5,7 @@ So are the senses and the shifts of a word, which the served page draws.
 `open_page` fails a test whose page reports an error.
 """
 
+import itertools
 import re
 
 import pytest
@@ -52,6 +53,7 @@ KINDS = {
     "one word": lambda model, _: [model.attend("train")],
     "pair": lambda model, _: [model.attend(TEXT, pair="it was late")],
     "unknown words": lambda model, _: [model.attend("the train 火车 left the 车站 on time")],
+    "sentences": lambda model, _: [model.attend(SENTENCE * 4)],
     "pooled": lambda model, _: [model.attend(SENTENCE * 20)],
     "streamed": lambda model, _: [model.attend(SENTENCE * 20, mode="streamed")],
     "compared": lambda model, _: [model.attend(TEXT), model.attend("the ship left the harbor")],
@@ -285,3 +287,36 @@ def test_the_drawing_of_a_word_is_read_and_fits(served, open_page, kind):
             page.mouse.move(box["x"] + part * box["width"], box["y"] + part * box["height"])
         page.mouse.move(1, 1)
         expect(output).to_have_text(rest)
+
+
+def test_a_text_of_several_sentences_is_written_out_beside_its_map(saved, open_page, model):
+    page = open_page(saved("sentences"), height=1000)
+    page.evaluate("""() => document.querySelector('.attnviz').attnviz.show(
+        {view: 'head', layer: 1, heads: [1]})""")
+    assert settle(page) == "head"
+    hint = page.locator(".hint")
+    expect(hint).to_contain_text("A dashed box looks at a solid one.")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="SVG").click()
+    svg = download.value.path().read_text(encoding="utf-8")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    assert "Where the words of each sentence look" in texts
+    written = [one for one in texts if one == "station"]
+    assert len(written) >= 4  # the text
+    drawn = attnviz.attention_map(model.attend(SENTENCE * 4), layer=1, head=1)
+    between = drawn.weights * (1 - torch.eye(len(drawn.rows)))
+    shares = [one for one in texts if re.fullmatch(r"\d+ ?%", one)]
+    assert f"{between[1:-1, 1:-1].max():.0%}" in [one.replace(" ", "") for one in shares]
+    assert len(shares) <= 4
+    sentences = [one for one in texts if re.match(r"\d The old train", one)]
+    assert [one[0] for one in sentences] == list("1234")
+    starts = [n for n, word in enumerate(drawn.rows) if word == "The"] + [len(drawn.rows) - 1]
+    parts = [slice(*ends) for ends in itertools.pairwise(starts)]
+    sums = torch.tensor([[float(drawn.weights[a, b].sum()) for b in parts] for a in parts])
+    of_sentences = sums / sums.sum(1, keepdim=True)
+    cells = [f"{share:.2f}".removeprefix("0") for share in of_sentences.flatten() if share >= 0.25]
+    assert cells
+    assert [one for one in texts if re.fullmatch(r"\.\d\d", one)] == cells
+    page.locator("[data-control='view-grid']").click()
+    assert settle(page) == "grid"
+    expect(hint).to_contain_text("Each square is one head.")

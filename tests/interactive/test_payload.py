@@ -236,6 +236,17 @@ def test_the_second_text_of_a_pair_begins_where_its_first_token_stands(plain):
     assert axis["special"] == [0, 4, 8]
 
 
+def test_the_sentences_of_a_longer_text_begin_at_their_first_tokens(model):
+    def starts(*texts, **how):
+        (axis,) = attnviz.view(model.attend(*texts, **how)).data()["payload"]["results"][0]["axes"]
+        return [axis["labels"][position] for position in axis.get("sentences", ())]
+
+    assert starts("Dr. Smith left. Nobody knew why. She waited.") == ["dr", "nobody", "she"]
+    assert starts("One left. It rained.", pair="Gulls sat there.") == ["one", "it", "gu"]
+    assert starts("One left. It rained.") == []  # too few for a map of their own
+    assert starts("غادر القطار. توقف المطر. عاد الرجل.") == []
+
+
 def test_values_and_outputs_follow_from_the_model(tokenizer, model):
     llama = attnviz.load(tiny("llama"), tokenizer=tokenizer).attend("the train left")
     for result in (attnviz.attend("the train left", model=model), llama):

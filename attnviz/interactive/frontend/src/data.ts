@@ -58,6 +58,8 @@ export interface Axis {
   second: number | null;
   /** The first position that the model generated. */
   generated: number | null;
+  /** The first positions of the sentences of a text that the view of a head writes out. */
+  sentences?: number[];
   /** The row and the column of each position that is a patch of the picture. */
   patches: ([row: number, column: number] | null)[] | null;
   /** How many seconds a position is, if positions are frames of a sound. */

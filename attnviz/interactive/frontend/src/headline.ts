@@ -5,6 +5,7 @@ import type { Axis, Payload, Waveform } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
 import { CanvasPen, measure, type Pen } from "./pen";
+import { startsOf } from "./paragraph";
 import type { Look } from "./reader";
 import type { Drawing } from "./save";
 import { isPicture } from "./picture";
@@ -19,6 +20,8 @@ const HELP: Record<State["view"], string> = {
   token: "Each row is one head, and each column a word. Click a row to open its head, or a word above.",
   steps: "Query times key gives a score, and softmax turns scores into weights. Click a word above for its steps.",
 };
+
+const WRITTEN = "A dashed box looks at a solid one. Point at a word for all its lines, and click to keep them.";
 
 const [LETTERS, FRAME, ROW] = [15, 12, 26]; // pixels, in a file: size of letters, most width of a frame (also on the page), height of a line
 const WAVE = 40; // pixels of height of the outline of a sound
@@ -145,7 +148,8 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       if (now.some((part, n) => part !== drawn[n] && JSON.stringify(part) !== JSON.stringify(drawn[n]))) build(look);
       drawn = now;
       model.textContent = [...new Set((look.differs ? results : [look.result]).map(({ model }) => model))].join(" and ");
-      help.textContent = base = `${HELP[look.state.view]}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
+      const usual = look.state.view === "head" && startsOf(look) ? WRITTEN : HELP[look.state.view];
+      help.textContent = base = `${usual}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
       chosen = chosenOf(look);
       for (const { side, units, words } of lines) {
         const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];

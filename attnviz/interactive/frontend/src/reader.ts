@@ -247,9 +247,10 @@ function sidesOf(
   const [rows, columns] = cut(...joined);
   const own = units.map((pair) => [{ ...rows, units: pair[0] }, { ...columns, units: pair[1] }] as [Side, Side]);
   const size = Math.max(rows.to - rows.from, columns.to - columns.from);
+  const isWritten = state.view === "head" && axes[0][0].sentences !== undefined;
   const poolable = !steps && !aligned && layers.every(({ layer }) => layer.pooled);
   const isExact = layers.every(({ layer, heads }) => heads.every((head) => layer.exact[layer.heads.indexOf(head)]));
-  if (!poolable || ((exact || size <= WIDE) && isExact)) return { rows, columns, own, units: joined, pooled: false, cell: 1, notes };
+  if (!poolable || ((exact || isWritten || size <= WIDE) && isExact)) return { rows, columns, own, units: joined, pooled: false, cell: 1, notes };
   const { cell, rows: down, columns: across } = layers[0].layer.pooled!;
   if (cell === 1) return { rows, columns, own, units: joined, pooled: true, cell, notes }; // a short text: nothing is pooled
   const cells = axes.map(([left, right]) => [cellsOf(left, cell, down), cellsOf(right, cell, across)]);

@@ -5,6 +5,7 @@ import { color, signedInk } from "../colors";
 import { every, LOWEST, matrix } from "../matrix";
 import { unitsOf } from "../maps";
 import { measure, type Pen } from "../pen";
+import { isWholeText, MOST_WORDS, paragraph, startsOf } from "../paragraph";
 import { isPicture } from "../picture";
 import { clip, literal, number, ranges, share, weight } from "../text";
 import { clamp, generated, heading, headroom, inside, pair, removed, scaleAt, scaleOf, span, splits, type Line, type Scene, type Setting, type Spot } from "../scene";
@@ -13,7 +14,7 @@ const MOST_TOKENS = 100; // per column
 const MANY = 40; // queries; their map may be higher than the window, if its cells were too low otherwise
 const MOST_LINES = 6000;
 const FEW_LINES = 400; // few enough to distinguish single lines
-const [MOST_WORDS, CROWN] = [40, 76]; // under arcs, and the height of these in pixels
+const CROWN = 76; // pixels of height of the arcs
 const [MOST_ARCS, FAINTEST] = [5, 0.12]; // while no word is pointed at
 
 export function head(setting: Setting): Scene {
@@ -37,12 +38,13 @@ export function head(setting: Setting): Scene {
   const stacked = width < 720 && !bare;
   const gap = stacked || bare ? 0 : 40;
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
-  const isSentence = !bare && !look.signed && look.cell === 1 && C <= MOST_WORDS && look.stack.queries === look.stack.keys && rows.from === columns.from && rows.to === columns.to;
+  const isSentence = !bare && isWholeText(look) && C <= MOST_WORDS;
   const crown = isSentence ? CROWN : 0;
   const claim = isSentence ? claimOf() : null;
+  const starts = startsOf(look);
   // The matrix takes the width that its cells can fill; the lines take the rest.
   const isHigh = R > MANY && (tallest - upper - 110) / R < LOWEST;
-  const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - crown - 70) / R, 4, 54);
+  const cell = clamp(Math.max(isHigh ? 600 : 320, tallest - upper - crown - 70) / R, starts ? 2 : 4, 54);
   const left = bare ? 0 : stacked ? width : clamp(width - gap - 130 - C * cell, width * 0.36, 700);
   const [most, below] = [Math.max(m, n), 26];
   const narrow = clamp(420 / most, 10.5, 24);
@@ -69,8 +71,9 @@ export function head(setting: Setting): Scene {
   const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
   const place = { x: 0, y: stacked ? cells.box.y + cells.box.h + 52 : cells.cells.y, w: left, h: lower };
+  const written = starts && paragraph(theme, rows, starts, all, { y: stacked ? place.y : upper + 6, w: stacked ? width : left });
   const several = heads.length > 1;
-  const height = Math.max(place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
+  const height = Math.max(written ? written.end : place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
   /** The selected unit: locked, or under the pointer. */
   function focus(at: Spot | null): { row: number | null; column: number | null } {
@@ -86,8 +89,11 @@ export function head(setting: Setting): Scene {
     const isQuiet = spot.row === null && spot.column === null;
     const marked = isQuiet && !setting.touched?.() ? claim : null;
     heading(pen, setting, title, scale, under);
-    if (!bare) drawLines(pen, spot.row, spot.column);
-    if (!bare) drawTokens(pen, spot.row, spot.column);
+    if (written) written.draw(pen, spot);
+    else if (!bare) {
+      drawLines(pen, spot.row, spot.column);
+      drawTokens(pen, spot.row, spot.column);
+    }
     cells.draw(pen, spot.row, spot.column, above, marked);
     if (isSentence && above <= cells.box.y) drawArcs(pen, theme, isQuiet ? strongestLinks(marked) : linksOf(spot.row, spot.column), cells.top, crown);
   }
@@ -197,7 +203,9 @@ export function head(setting: Setting): Scene {
       const row = cell.row === undefined ? undefined : rows.from + cell.row;
       return { part: "matrix", row, column: cell.column === undefined ? undefined : columns.from + cell.column };
     }
-    if (!inside(place, x, y)) return null;
+    const word = written?.word(x, y) ?? null;
+    if (word !== null) return { part: "lines", row: rows.from + word };
+    if (written || !inside(place, x, y)) return null;
     const i = Math.floor((y - place.y) / row);
     if (x <= tokens + 8 && i < m) return { part: "lines", row: rows.from + i };
     return x >= left - tokens - 8 && i < n ? { part: "lines", column: columns.from + i } : null;
@@ -235,6 +243,7 @@ export function head(setting: Setting): Scene {
   function place_(at: Spot): [number, number] | null {
     const r = at.row === undefined ? null : at.row - rows.from;
     const c = at.column === undefined ? null : at.column - columns.from;
+    if (written && at.part === "lines" && r !== null && c === null) return written.center(r);
     if (at.part === "lines" && r !== null && c === null && r < m) return [tokens - 8, middle(r)];
     if (at.part === "lines" && c !== null && r === null && c < n) return [left - tokens + 8, middle(c)];
     const isSeen = (r === null || (r >= 0 && r < R)) && (c === null || (c >= 0 && c < C));
