@@ -450,10 +450,18 @@ def draw_paragraph(
     }
     bottom = places[shown[-1]][1]
     canvas = page.canvas(page.left, top, page.room, bottom + 1.5 * MM - top)
+    taken = [_box(place, MM if n in linked else 0.0) for n, place in places.items()]
+    boxes = {n: _box(places[n], MM) for n in linked}
+    ends = _ends(links, {n: x + wide / 2 for n, (x, _, wide) in places.items()})
+    curves = [
+        _curve((start, places[query][1]), (end, places[key][1]), step, [*taken, *boxes.values()])
+        for (query, key, _), (start, end) in zip(links, ends, strict=True)
+    ]
     halo: list[AbstractPathEffect] = [withStroke(linewidth=1.4, foreground=theme().ground)]
     for n in shown:
         (x, y, _), word = places[n], words[n]
-        look = {"fontstyle": word.slant, "path_effects": halo, "zorder": 4}
+        is_crossed = any(one.intersects_bbox(_box(places[n], MM), filled=False) for one in curves)
+        look = {"fontstyle": word.slant, "path_effects": halo if is_crossed else [], "zorder": 4}
         page.piece(x, y - 0.76 * points / 72, word.text, points, theme().ink, word.weight, **look)
     for number in sorted({numbers[n] for n in shown} if max(numbers) else ()):
         _, y, _ = places[numbers.index(number)]
@@ -464,13 +472,6 @@ def draw_paragraph(
         if lines:
             _draw_part(canvas, name, (left - 5.3 * MM, lines[0], lines[-1]), points - 1)
     largest = max((weight for *_, weight in links), default=1.0)
-    taken = [_box(place, MM if n in linked else 0.0) for n, place in places.items()]
-    boxes = {n: _box(places[n], MM) for n in linked}
-    ends = _ends(links, {n: x + wide / 2 for n, (x, _, wide) in places.items()})
-    curves = [
-        _curve((start, places[query][1]), (end, places[key][1]), step, [*taken, *boxes.values()])
-        for (query, key, _), (start, end) in zip(links, ends, strict=True)
-    ]
     for (query, key, weight), curve in reversed([*zip(links, curves, strict=True)]):
         is_claim = (query, key) in claimed
         color = theme().claim if is_claim else colors(0.25 + 0.55 * weight / largest)

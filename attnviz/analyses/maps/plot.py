@@ -631,7 +631,8 @@ def _draw_sentences(
     scale = WeightScale.of(of)
     scale = scale.with_look(look) if is_alone else scale
     ax = page.axes(grid.left, end, *grid.size)
-    _draw_below(ax, of, grid, scale, look if is_alone else Look(), claimed, 0.005)
+    least = 0.005 if count <= 11 else max(1 / count, 0.05)
+    _draw_below(ax, of, grid, scale, look if is_alone else Look(), claimed, least)
     every = next(one for one in (1, 2, 5, 10) if one * grid.pitch >= 1.6 * SMALL_SIZE / 72)
     shown = range(every - 1, count, every)
     ax.set_xticks(grid.middles()[1][shown], [f"{n + 1}" for n in shown], fontsize=SMALL_SIZE)

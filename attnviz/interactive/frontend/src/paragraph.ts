@@ -22,8 +22,8 @@ interface Word {
 export interface Paragraph {
   /** The lower edge. */
   end: number;
-  /** `spot`: the word that is pointed at, with all its links. */
-  draw(pen: Pen, spot: { row: number | null; column: number | null }): void;
+  /** `spot`: the word that is pointed at, with all its links; `marked`: whether the claim is. */
+  draw(pen: Pen, spot: { row: number | null; column: number | null }, marked: boolean): void;
   /** The word at a place, by its number among the visible ones. */
   word(x: number, y: number): number | null;
   center(word: number): [number, number];
@@ -54,8 +54,8 @@ function overlaps(a: Box, b: Box): boolean {
   return a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;
 }
 
-/** Lay out the visible words of a side. starts: the first positions of sentences. */
-export function paragraph(theme: Theme, side: Side, starts: number[], table: Table, place: { y: number; w: number }): Paragraph {
+/** Lay out the visible words of a side. starts: the first positions of sentences. claim: the words that the title is about. */
+export function paragraph(theme: Theme, side: Side, starts: number[], table: Table, place: { y: number; w: number }, claim: [number, number] | null): Paragraph {
   const { units, from, to } = side;
   const n = to - from;
   const numbers = Array.from({ length: n }, (_, m) => (units.special[from + m] ? -1 : starts.filter((start) => start <= units.positions[from + m][0]).length - 1));
@@ -76,13 +76,13 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
   const links = strongest();
   const count = starts.length;
   const [shares, masked] = between();
-  const most = shares.reduce((most, one, at) => (table.masked.length && only(at) ? most : Math.max(most, one)), 0);
+  const most = shares.reduce((most, one, at) => (only(at) ? most : Math.max(most, one)), 0);
   const named = (s: number) => `${s + 1} ${words.filter((_, m) => numbers[m] === s).slice(0, 4).map(({ text }) => text).join(" ")}`;
   const first = units.generated === null ? null : units.generated - from;
   const part = first === null || numbers[first] === undefined ? null : numbers[first];
   const map: Matrix = matrix({
-    values: shares, marks: { masked, uninformative: new Uint8Array(count ** 2) }, theme, threshold: 0,
-    scale: { map: theme.weights, masked: theme.masked, low: 0, high: Math.max(most, 1e-9), log: false, label: "" },
+    values: shares, marks: { masked, uninformative: Uint8Array.from(shares, (_, at) => Number(only(at))) }, theme, threshold: 0,
+    scale: { map: theme.weights, masked: theme.masked, low: 0, high: Math.max(most, 1e-9), log: false, label: "", neutral: { map: theme.neutral, low: 0, high: 1, log: false, label: "" } },
     rows: Array.from({ length: count }, (_, s) => named(s)), columns: Array.from({ length: count }, (_, s) => String(s + 1)),
     x: 0, y: y + STEP + 30, width: place.w, largest: 44, generated: { row: part, column: part },
     breaks: part === null ? [] : [part], splits: part === null ? [] : [part], xName: "sentence (attended to)", yName: "sentence (attending)",
@@ -97,7 +97,7 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
       .filter(({ query, key, weight }, at) => weight >= FAINTEST && !table.uninformative[at] && numbers[query] >= 0 && numbers[key] >= 0)
       .filter(({ query, key }) => Math.abs(query - key) > 2 && Math.min(words[query].text.length, words[key].text.length) >= SHORTEST)
       .sort((a, b) => b.weight - a.weight);
-    const found: Link[] = [];
+    const found: Link[] = claim ? [{ query: claim[0], key: claim[1], weight: table.values[claim[0] * n + claim[1]] }] : [];
     const pair = ({ query, key }: Link) => [words[query], words[key]].map(({ text }) => text.toLowerCase()).sort().join(" ");
     for (const link of all) {
       const isNew = found.every((other) => Math.abs(other.query - link.query) > 1 && pair(other) !== pair(link));
@@ -121,19 +121,21 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
     }
     return [sums, hidden];
   }
-  function draw(pen: Pen, { row, column }: { row: number | null; column: number | null }): void {
+  function draw(pen: Pen, { row, column }: { row: number | null; column: number | null }, marked: boolean): void {
     const pointed = row ?? column;
     const ofWord = Array.from({ length: n }, (_, m): Link => (row !== null ? { query: row, key: m, weight: table.values[row * n + m] } : { query: m, key: column!, weight: table.values[m * n + column!] }))
       .filter(({ query, key, weight }) => query !== key && numbers[query] >= 0 && numbers[key] >= 0 && weight >= 2 / n);
     const shown = pointed === null ? links : ofWord.sort((a, b) => b.weight - a.weight).slice(0, 2 * MOST_LINKS);
     const top = Math.max(1e-9, ...shown.map(({ weight }) => weight));
     const wires = shown.map((link, lane) => wire(link, (lane % 3) * 3 - 3));
-    const inks = shown.map(({ weight }) => color({ map: theme.weights, low: 0, high: 1, log: false, label: "" }, 0.25 + 0.55 * (weight / top)));
-    shown.forEach(({ weight }, l) => follow(pen, wires[l], inks[l], 0.8 + 3 * weight));
-    shown.forEach(({ query, key }, l) => {
+    const inks = shown.map(({ weight }, l) => (marked && l === 0 ? theme.claim : color({ map: theme.weights, low: 0, high: 1, log: false, label: "" }, 0.25 + 0.55 * (weight / top))));
+    const last = [...shown.keys()].reverse(); // the claim is drawn on top
+    for (const l of last) follow(pen, wires[l], inks[l], 0.8 + 3 * shown[l].weight);
+    for (const l of last) {
+      const { query, key } = shown[l];
       box(pen, words[key], inks[l], false);
       box(pen, words[query], inks[l], true);
-    });
+    }
     const boxed = new Set(shown.flatMap(({ query, key }) => [query, key]));
     words.forEach(({ text, x, y, w }, m) => {
       if (numbers[m] < 0) return;
@@ -142,14 +144,14 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
       if (m === numbers.indexOf(numbers[m])) pen.text(String(numbers[m] + 1), 0, y, { size: 11, fill: theme.muted });
     });
     const taken: Box[] = [...[...boxed].map((m) => around(words[m])), ...wires.flatMap(edges)];
-    for (const { query, weight } of row === null ? shown : []) {
+    for (const [l, { query, weight }] of (row === null ? shown : []).entries()) {
       const { x, y, w, h } = around(words[query]);
       const wide = measure(share(weight), 10.5, true);
       const spots = [y - 9, y + h + 1].flatMap((top) => [x + w + 1, x + w - wide, x, x - wide - 1].map((left): Box => ({ x: left, y: top, w: wide, h: 8 })));
       const spot = spots.find((one) => one.x >= 0 && one.x + wide <= place.w && !taken.some((other) => overlaps(one, other)));
       if (!spot) continue;
       taken.push(spot);
-      pen.text(share(weight), spot.x, spot.y + 4, { size: 10.5, bold: true, fill: theme.muted });
+      pen.text(share(weight), spot.x, spot.y + 4, { size: 10.5, bold: true, fill: marked && l === 0 ? theme.claim : theme.muted });
     }
     if (part !== null) {
       const above = words[first!].y - STEP / 2;
@@ -159,7 +161,8 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
     const head = map.box.y - 26;
     pen.text("Where the words of each sentence look", 0, head, { size: 13, bold: true, fill: theme.ink });
     pen.text("Rows look at columns: share of the weight between words", 0, head + 17, { size: 11, fill: theme.muted });
-    map.draw(pen, null, null, 0);
+    const cell = claim && marked ? claim.map((m) => numbers[m]) as [number, number] : null;
+    map.draw(pen, null, null, 0, cell && Math.min(...cell) < 0 ? null : cell);
   }
   /** Lead from a dashed box to a solid one: between lines, then across them. */
   function wire({ query, key }: Link, lane: number): [number, number][] {

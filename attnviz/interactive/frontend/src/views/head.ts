@@ -40,7 +40,7 @@ export function head(setting: Setting): Scene {
   const [m, n] = [Math.min(R, MOST_TOKENS), Math.min(C, MOST_TOKENS)];
   const isSentence = !bare && isWholeText(look) && C <= MOST_WORDS;
   const crown = isSentence ? CROWN : 0;
-  const claim = isSentence ? claimOf() : null;
+  const claim = isSentence || startsOf(look) ? claimOf() : null;
   const starts = startsOf(look);
   // The matrix takes the width that its cells can fill; the lines take the rest.
   const isHigh = R > MANY && (tallest - upper - 110) / R < LOWEST;
@@ -71,7 +71,7 @@ export function head(setting: Setting): Scene {
   const lower = bare ? 0 : most * row;
   const tokens = Math.min(130, left * 0.3); // room for a label
   const place = { x: 0, y: stacked ? cells.box.y + cells.box.h + 52 : cells.cells.y, w: left, h: lower };
-  const written = starts && paragraph(theme, rows, starts, all, { y: stacked ? place.y : upper + 6, w: stacked ? width : left });
+  const written = starts && paragraph(theme, rows, starts, all, { y: stacked ? place.y : upper + 6, w: stacked ? width : left }, claim);
   const several = heads.length > 1;
   const height = Math.max(written ? written.end : place.y + lower + (R > m || C > n ? below : 0), cells.box.y + cells.box.h) + 6;
 
@@ -89,7 +89,7 @@ export function head(setting: Setting): Scene {
     const isQuiet = spot.row === null && spot.column === null;
     const marked = isQuiet && !setting.touched?.() ? claim : null;
     heading(pen, setting, title, scale, under);
-    if (written) written.draw(pen, spot);
+    if (written) written.draw(pen, spot, marked !== null);
     else if (!bare) {
       drawLines(pen, spot.row, spot.column);
       drawTokens(pen, spot.row, spot.column);
