@@ -30,7 +30,7 @@ from attnviz.results.projection import recompute
 TEXT = "The unfathomable train left the old station on time"
 OTHER = "The unfathomable ship left the old harbour on time"
 LONG = " ".join(
-    ["The old train left the station on time, although its driver was unsure of the way."] * 12
+    ["The old train left the station on time, although its driver was unsure of the way,"] * 12
 )
 VIEWS = "grid", "head", "token", "steps"
 NUMBER = re.compile(r"(−?<)?(−)?(\d+(?:\.(\d+))?(?:e-(\d+))?)")
@@ -305,7 +305,7 @@ def errors_in(payload):
 def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, saved, model):
     text = "The unfathomable train left the immemorial station on time . " * 3 + "So it was ."
     coarse = attnviz.attend(text, model=model)
-    path = saved("coarse", coarse, size=0.4)
+    path = saved("coarse", coarse, size=0.405)
     errors = errors_in(payload_in(path))
     reader = read(path).show(view="head", special="remove")
     places, _ = unit_positions(coarse, words=True, special="remove")
