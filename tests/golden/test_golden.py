@@ -103,7 +103,6 @@ RUNS = {
 LONG_COMMANDS = (
     "compare-three", "heatmap-head", "heads", "two-sides-heatmap",
     "heatmap-heads", "heatmap-streamed", "decoder-heatmap", "image-heatmap", "example-cat",
-    "senses",  # tests/terminal/test_senses_command.py has its numbers
 )  # fmt: skip
 LONG_FIGURES = (
     "senses", "shift", "shift-column", "steps-of-saved", "heatmap-column", "steps-latent",

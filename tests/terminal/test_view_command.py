@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from attnviz.app import run
 
 
@@ -22,30 +20,3 @@ def test_two_texts(capsys):
     assert run(["view", "The bank was full of mud.", *cash]) == 0
     assert "full of cash" in Path("view.html").read_text("utf-8")
     assert "on 2 texts" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["text", "-o", "view.png"], 2, ".html"),
-        (["text", "-o", "none/view.html"], 4, "Create it first"),
-        ([""], 2, "at least one word"),
-        (["a text", "--compare", "no other words than those"], 2, "share no word"),
-        (["a text", "--compare", ""], 2, "at least one word"),
-        (
-            ["a text", "--pair", "b", "--compare", "a text"],
-            2,
-            "--compare reads two texts, each alone",
-        ),
-        (["a text", "--size", "0"], 2, "above 0"),
-        (["a text", "--show", "all"], 2, "--show"),
-        (["a text", "--layer", "7"], 2, "layer 7 is out of range"),
-        (["--image", "none.png", "--compare", "text"], 2, "--compare needs a text to compare with"),
-    ],
-)
-def test_impossible_requests_are_one_line(arguments, code, said, capsys):
-    assert run(["view", *arguments]) == code
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-    assert not list(Path().glob("*.html"))

@@ -3,13 +3,9 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors import safe_open
 
 from attnviz.app import run
 
@@ -61,19 +57,6 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
     assert lines[-1].endswith("Slips: K, V, scores.")
 
 
-@pytest.mark.long
-def test_inconsistent_cells_are_marked_with_and_without_color(capsys):
-    assert "\x1b" not in (plain := succeeds(capsys, "likes").out)
-    assert plain.count("≠") == 10  # the legend and nine cells
-    colors = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "attnviz", "example", "likes"]
-    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    process = subprocess.run(
-        command, capture_output=True, text=True, check=True, env=environment | colors
-    )
-    assert "\x1b[1;31m≠0.82" in process.stdout
-
-
 def test_a_custom_file(capsys):
     written(title="mine", printed={"Q": [[4.0, 5.0], [10.0, 12.0]]})
     out = succeeds(capsys, "--file", "own.json").out
@@ -81,28 +64,6 @@ def test_a_custom_file(capsys):
     lines = [" ".join(line.split()) for line in out.splitlines()]
     at = lines.index("b printed 10.0 ≠12.0")
     assert lines[at + 1] == "from the inputs 10.00 11.00"
-
-
-@pytest.mark.parametrize(
-    "suffix",
-    [
-        ".svg", ".json", ".npz", ".safetensors",
-        *(pytest.param(suffix, marks=pytest.mark.long) for suffix in (".png", ".pdf")),
-    ],
-)  # fmt: skip
-def test_each_file_extension_is_a_format(capsys, suffix):
-    assert f"wrote x{suffix}" in succeeds(capsys, "phones", "-o", f"x{suffix}").out
-    path = Path(f"x{suffix}")
-    if suffix == ".json":
-        assert np.shape(json.loads(path.read_text())["weights printed"]) == (4, 4)
-    elif suffix == ".npz":
-        with np.load(path) as arrays:
-            assert arrays["weights from_printed_follows"].all()
-    elif suffix == ".safetensors":
-        with safe_open(path, framework="np") as file:
-            assert not file.get_tensor("scores from_printed_follows")[1, 3]
-    else:
-        assert path.stat().st_size > 5000
 
 
 def test_json_is_the_only_output(capsys):
@@ -138,11 +99,6 @@ def fails(capsys, *arguments):
 )
 def test_unreadable_input_is_one_line(capsys, arguments, said):
     assert said in fails(capsys, *arguments)
-
-
-def test_an_impossible_width(capsys):
-    error = fails(capsys, "cat", "--width", "3000", "-o", "x.png")
-    assert "The width must be 40 to 2000 mm" in error
 
 
 NUMBERS = "X must have rows of equal length, at most 32 × 32 numbers up to 1,000,000,000"

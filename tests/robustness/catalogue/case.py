@@ -23,7 +23,6 @@ class Case:
     within : settings from `running.settings`, or NAME=value for the environment, separated by
         commas.
     cold : run in a new process with fresh imports instead of a forked one.
-    long : run with `-m long` only, because another case is of the same kind.
     """
 
     typed: str | None
@@ -33,7 +32,6 @@ class Case:
     leaves: tuple[str, ...]
     within: str
     cold: bool = False
-    long: bool = False
 
 
 def both(
@@ -44,10 +42,9 @@ def both(
     leaves: str | tuple[str, ...] = "",
     within: str = "",
     cold: bool = False,
-    long: bool = False,
 ) -> Case:
     """Return a case for the command line and the equivalent public functions."""
-    return Case(typed, "", code, said, _names(leaves), within, cold, long)
+    return Case(typed, "", code, said, _names(leaves), within, cold)
 
 
 def typed(
@@ -58,17 +55,14 @@ def typed(
     leaves: str | tuple[str, ...] = "",
     within: str = "",
     cold: bool = False,
-    long: bool = False,
 ) -> Case:
     """Return a case for the command line only."""
-    return Case(typed, None, code, said, _names(leaves), within, cold, long)
+    return Case(typed, None, code, said, _names(leaves), within, cold)
 
 
-def called(
-    called: str, code: int = 0, said: str = "", *, within: str = "", long: bool = False
-) -> Case:
+def called(called: str, code: int = 0, said: str = "", *, within: str = "") -> Case:
     """Return a case for Python only."""
-    return Case(None, called, code, said, (), within, long=long)
+    return Case(None, called, code, said, (), within)
 
 
 def in_turn(groups: Mapping[str, Mapping[str, Case]], way: Literal["typed", "called"]) -> list[Any]:
@@ -80,7 +74,7 @@ def in_turn(groups: Mapping[str, Mapping[str, Case]], way: Literal["typed", "cal
             continue
         goes_both_ways = None not in (case.typed, case.called)
         rests = goes_both_ways and way != ("typed", "called")[number % 2]
-        marks = pytest.mark.long if rests or case.long else ()
+        marks = pytest.mark.long if rests else ()
         parameters.append(pytest.param(group, name, case, id=f"{group}: {name}", marks=marks))
     return parameters
 

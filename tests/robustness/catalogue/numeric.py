@@ -5,12 +5,9 @@ from robustness.catalogue.case import both, called
 NUMERIC = {
     "weights of nan": both("verify 'the train' -m nan", 3, "finite"),
     "one row of nan": both("heatmap 'the train' -m one-nan", 3, "finite"),
-    "infinite weights": both("verify 'the train' -m infinite", 3, "finite", long=True),
-    "an embedding of nan": both("steps 'the train' -m nan-embedding", 3, "finite", long=True),
     "nan where nothing is read": both("verify 'the train' -m nan-unused", 3, "finite"),
     "flat attention": both("verify 'the train' -m flat", 5),
     "overflow in float16": both("verify 'the train' -m overflowing --dtype float16", 5),
-    "large weights in float32": both("verify 'the train' -m overflowing", long=True),
     "overflow in float16, as a page": both(
         "view 'the train' -m overflowing --dtype float16", 5, leaves="view.html"
     ),
@@ -44,7 +41,6 @@ NUMERIC = {
         "attnviz.attend('the train', model='tiny', mode='streamed', cells=0)", 2, "cells"
     ),
     "a page of nan megabytes": both("view train -m tiny --size nan", 2, "size"),
-    "a page of no size": both("view train -m tiny --size 0", 2, "size", long=True),
     "a page below 0": both("view train -m tiny --size -1", 2, "size"),
     "a page of endless size": both("view train -m tiny --size inf", leaves="view.html"),
     "a page that is too small": both("view train -m tiny --size 0.01", 2, "larger size"),
