@@ -123,7 +123,7 @@ def pytest_terminal_summary(terminalreporter):
         if report.when == "call" and "catalogue" in dict(report.user_properties)
     ]
     if told:
-        terminalreporter.section("catalogue of robustness: cases, typed and called")
+        terminalreporter.section("catalogue of robustness")
     groups = dict.fromkeys(group for group, _, _ in told)
     for group in [*groups, "all together"] if told else []:
         runs = [(of, name, held) for of, name, held in told if group in (of, "all together")]

@@ -1,4 +1,4 @@
-"""Fixtures for both ways to run the catalogue: the server process from which runs are forked."""
+"""Fixtures that run the catalogue: the server process from which runs are forked."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def server():
 def check_case(server, tmp_path, record_property):
     """Return a function that runs a case, checks its outcome and counts it for the summary."""
 
-    def run_case(group, name, case, *, called):
+    def run_case(group, name, case):
         record_property("catalogue", (group, name))
         folder, notes = tmp_path / "here", tmp_path / "notes"
         folder.mkdir()
@@ -32,9 +32,9 @@ def check_case(server, tmp_path, record_property):
         scene = Scene(folder, notes, known=group in KNOWN)
         apply(scene, case.within)
         with restore_permissions(folder):
-            several = run(server, case, scene, called=called)
+            several = run(server, case, scene)
             record_property("seconds", sum(ended.seconds for ended in several))
             for ended in several:
-                check(case, ended, called=called)
+                check(case, ended)
 
     return run_case

@@ -1,23 +1,14 @@
-"""Run the cases typed and called: no traceback, the documented exit code, complete files.
-
-Of the cases that are typed and called, every other one is typed here and the rest called; with
-`-m long`, the other way round.
-"""
+"""Run the cases: no traceback, the documented exit code, complete files."""
 
 import pytest
 
 from robustness.catalogue import GROUPS
-from robustness.catalogue.case import in_turn
+from robustness.catalogue.case import parameters
 
 
-@pytest.mark.parametrize(("group", "name", "case"), in_turn(GROUPS, "typed"))
-def test_a_command_line_has_the_expected_outcome(check_case, group, name, case):
-    check_case(group, name, case, called=False)
-
-
-@pytest.mark.parametrize(("group", "name", "case"), in_turn(GROUPS, "called"))
-def test_a_call_has_the_expected_outcome(check_case, group, name, case):
-    check_case(group, name, case, called=True)
+@pytest.mark.parametrize(("group", "name", "case"), parameters(GROUPS))
+def test_a_case_has_the_expected_outcome(check_case, group, name, case):
+    check_case(group, name, case)
 
 
 def test_the_catalogue_has_enough_cases():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,7 @@ class Case:
     All files and models in the case are prepared (`running.prepared` maps their names).
 
     typed : the command line without "attnviz", quoted as for a shell, or None.
-    called : a Python expression, or None; "" for the public calls equivalent to the command line.
+    called : a Python expression, or None.
     code : the exit code; for a call, the code of its exception.
     said : a part of the error line, or of the output on success.
     leaves : the files that are created or overwritten.
@@ -34,19 +34,6 @@ class Case:
     cold: bool = False
 
 
-def both(
-    typed: str,
-    code: int = 0,
-    said: str = "",
-    *,
-    leaves: str | tuple[str, ...] = "",
-    within: str = "",
-    cold: bool = False,
-) -> Case:
-    """Return a case for the command line and the equivalent public functions."""
-    return Case(typed, "", code, said, _names(leaves), within, cold)
-
-
 def typed(
     typed: str,
     code: int = 0,
@@ -56,27 +43,22 @@ def typed(
     within: str = "",
     cold: bool = False,
 ) -> Case:
-    """Return a case for the command line only."""
+    """Return a case of the command line."""
     return Case(typed, None, code, said, _names(leaves), within, cold)
 
 
 def called(called: str, code: int = 0, said: str = "", *, within: str = "") -> Case:
-    """Return a case for Python only."""
+    """Return a case of Python."""
     return Case(None, called, code, said, (), within)
 
 
-def in_turn(groups: Mapping[str, Mapping[str, Case]], way: Literal["typed", "called"]) -> list[Any]:
-    """Return the cases of one way as parameters; of those that go both ways, half are long."""
-    cases = [(group, name, case) for group, some in groups.items() for name, case in some.items()]
-    parameters = []
-    for number, (group, name, case) in enumerate(cases):
-        if getattr(case, way) is None:
-            continue
-        goes_both_ways = None not in (case.typed, case.called)
-        rests = goes_both_ways and way != ("typed", "called")[number % 2]
-        marks = pytest.mark.long if rests else ()
-        parameters.append(pytest.param(group, name, case, id=f"{group}: {name}", marks=marks))
-    return parameters
+def parameters(groups: Mapping[str, Mapping[str, Case]]) -> list[Any]:
+    """Return all cases as parameters."""
+    return [
+        pytest.param(group, name, case, id=f"{group}: {name}")
+        for group, some in groups.items()
+        for name, case in some.items()
+    ]
 
 
 def _names(leaves: str | tuple[str, ...]) -> tuple[str, ...]:

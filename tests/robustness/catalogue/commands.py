@@ -1,6 +1,6 @@
 """Options of the individual commands, and their errors."""
 
-from robustness.catalogue.case import both, called, typed
+from robustness.catalogue.case import called, typed
 
 _SENSES = (
     "senses bank --sentences mud='the bank of mud' --sentences mud='a bank of mud at home' "
@@ -18,19 +18,19 @@ COMMANDS = {
     ),
     "an option with escapes": typed("heatmap train --'\x1b[31mred'", 2, "No such option"),
     "the version": typed("--version", said="attnviz "),
-    "heads": both("heads 'the train left' -m tiny", leaves="heads.png"),
-    "steps of one token": both("steps train -m tiny -o x.svg", leaves="x.svg"),
-    "a page": both("view 'the train left' -m tiny", leaves="view.html"),
-    "a page of two texts": both(
+    "heads": typed("heads 'the train left' -m tiny", leaves="heads.png"),
+    "steps of one token": typed("steps train -m tiny -o x.svg", leaves="x.svg"),
+    "a page": typed("view 'the train left' -m tiny", leaves="view.html"),
+    "a page of two texts": typed(
         "view 'the train' --compare 'a station' -m tiny", leaves="view.html"
     ),
-    "a page of two lengths": both(
+    "a page of two lengths": typed(
         "view 'the train' --compare 'the train left' -m tiny", leaves="view.html"
     ),
-    "a page of texts without a common word": both(
+    "a page of texts without a common word": typed(
         "view 'the train' --compare 'a ship left' -m tiny", 2, "share no word"
     ),
-    "a page of one text and none": both(
+    "a page of one text and none": typed(
         "view 'the train' --compare '' -m tiny", 2, "at least one word"
     ),
     "a page that compares nothing": typed(
@@ -40,8 +40,8 @@ COMMANDS = {
     "a page of no such view": called(
         "attnviz.view(attnviz.attend('a', model='tiny'), show='all')", 2, "grid, head"
     ),
-    "verify": both("verify 'the train left' -m tiny"),
-    "senses of a file": both(
+    "verify": typed("verify 'the train left' -m tiny"),
+    "senses of a file": typed(
         "senses train --sense a=sentences.txt --sense b='a train' --sense b='mud of the train' "
         "-m tiny -o x.json",
         leaves="x.json",
@@ -76,62 +76,62 @@ COMMANDS = {
         "senses bank --sense a='the bank' --sense b='the bank'", 2, "is listed under 'a' and 'b'"
     ),
     "senses of a number": called("attnviz.senses(3)", 2, "word must be a string, not 3"),
-    "shift": both("shift train 'the train left' -m tiny", leaves="shift.png"),
+    "shift": typed("shift train 'the train left' -m tiny", leaves="shift.png"),
     "shift as JSON": typed("shift train 'the train left' -m tiny --json"),
-    "shift of an absent word": both(
+    "shift of an absent word": typed(
         "shift bank 'the train left' -m tiny", 2, "'bank' is not a word"
     ),
-    "shift of an empty text": both("shift bank '' -m tiny", 2, "at least one word"),
-    "shift of an empty word": both("shift '' 'the train' -m tiny", 2, "The word is empty"),
-    "shift of half a pair": both(
+    "shift of an empty text": typed("shift bank '' -m tiny", 2, "at least one word"),
+    "shift of an empty word": typed("shift '' 'the train' -m tiny", 2, "The word is empty"),
+    "shift of half a pair": typed(
         "shift bank 'the bank of {mud|cash' -m tiny -o x.json", leaves="x.json"
     ),
-    "shift of an empty pair": both(
+    "shift of an empty pair": typed(
         "shift bank 'the bank of {|}' -m tiny", 2, "does not have two sides"
     ),
-    "shift of one word": both("shift train train -m tiny -o x.json", leaves="x.json"),
-    "shift to another length": both(
+    "shift of one word": typed("shift train train -m tiny -o x.json", leaves="x.json"),
+    "shift to another length": typed(
         "shift train 'the train left' --reference 'the train' -m tiny", 2, "but the text has"
     ),
-    "shift to itself": both(
+    "shift to itself": typed(
         "shift train 'the train' --reference 'the train' -m tiny", 2, "is the same as the text"
     ),
-    "shift toward one region": both(
+    "shift toward one region": typed(
         "shift train 'the train' --toward a=mud -m tiny", 2, "two regions"
     ),
-    "shift toward one place": both(
+    "shift toward one place": typed(
         "shift train 'the train' --toward a=mud --toward b=mud -m tiny", 2, "are one point"
     ),
-    "shift, causally": both(
+    "shift, causally": typed(
         "shift train 'the train left' --verify-causally -m tiny -o x.json", leaves="x.json"
     ),
-    "shift by a model that masks nothing": both(
+    "shift by a model that masks nothing": typed(
         "shift train 'the train left' -m llama -o x.json", leaves="x.json"
     ),
-    "an example": both("example likes -o x.png", leaves="x.png"),
+    "an example": typed("example likes -o x.png", leaves="x.png"),
     "an example as JSON": typed("example likes --json"),
-    "an example of one's own": both("example --file own.json -o x.svg", leaves="x.svg"),
-    "an unknown example": both("example phone", 2, "Did you mean phones"),
-    "no example": both("example", 2, "Name one example (cat, likes, phones), or one file."),
-    "two examples": both(
+    "an example of one's own": typed("example --file own.json -o x.svg", leaves="x.svg"),
+    "an unknown example": typed("example phone", 2, "Did you mean phones"),
+    "no example": typed("example", 2, "Name one example (cat, likes, phones), or one file."),
+    "two examples": typed(
         "example cat --file own.json", 2, "Name one example (cat, likes, phones), or one file."
     ),
-    "an example that does not fit": both("example --file misfit.json", 2, "W_v"),
-    "an example that is broken": both("example --file broken.json", 2, "broken.json"),
-    "an example that is a list": both("example --file list.json", 2, "is not a JSON object"),
-    "an example that is deep": both(
+    "an example that does not fit": typed("example --file misfit.json", 2, "W_v"),
+    "an example that is broken": typed("example --file broken.json", 2, "broken.json"),
+    "an example that is a list": typed("example --file list.json", 2, "is not a JSON object"),
+    "an example that is deep": typed(
         "example --file deep.json", 2, "is not a worked example in JSON"
     ),
-    "an example that is nowhere": both("example --file no.json", 2, "no.json"),
-    "models": both("models bert", said="agree"),
+    "an example that is nowhere": typed("example --file no.json", 2, "no.json"),
+    "models": typed("models bert", said="agree"),
     "models as JSON": typed("models bert --json"),
-    "models of an unknown name": both("models nonesuch", 2, "no model 'nonesuch'"),
+    "models of an unknown name": typed("models nonesuch", 2, "no model 'nonesuch'"),
     "models of an unknown state": typed("models --state fine", 2, "'agrees'"),
-    "models of no name": both("models ''", said="agree"),
+    "models of no name": typed("models ''", said="agree"),
     "serve without starlette": typed(
         f"{_SERVE} 0", 2, "pip install 'attnviz[serve]'", within="without starlette"
     ),
-    "a table without pyarrow": both(
+    "a table without pyarrow": typed(
         "heatmap train -m tiny -o x.parquet", 2, "attnviz[parquet]", within="without pyarrow"
     ),
     "a widget without anywidget": called(

@@ -2,7 +2,7 @@
 
 import sys
 
-from robustness.catalogue.case import both, called, typed
+from robustness.catalogue.case import called, typed
 
 # How Python refuses a NUL in a path.
 _SINCE_3_13 = "stat: embedded null character in path"
@@ -12,36 +12,36 @@ _RESULT = "attnviz.attend('the train', model='tiny')"
 _TRAIN = "heatmap 'the train' -m tiny -o"
 
 PLACES = {
-    "a missing folder": both(f"{_TRAIN} none/x.png", 4, "none does not exist", cold=True),
-    "a file as the folder": both(f"{_TRAIN} words.txt/x.svg", 4, "words.txt"),
+    "a missing folder": typed(f"{_TRAIN} none/x.png", 4, "none does not exist", cold=True),
+    "a file as the folder": typed(f"{_TRAIN} words.txt/x.svg", 4, "words.txt"),
     "the file that is read": typed(
         "example --file own.json -o own.json --force", 2, "own.json is the text to read"
     ),
-    "a folder": both(f"{_TRAIN} afolder", 4, "afolder is a folder"),
-    "a folder that is called so": both(f"{_TRAIN} afolder.png", 4, "is a folder"),
-    "this folder": both(f"{_TRAIN} .", 4, "is a folder"),
-    "a read-only folder": both(f"{_TRAIN} locked/x.png", 4, "read-only", within="no root"),
+    "a folder": typed(f"{_TRAIN} afolder", 4, "afolder is a folder"),
+    "a folder that is called so": typed(f"{_TRAIN} afolder.png", 4, "is a folder"),
+    "this folder": typed(f"{_TRAIN} .", 4, "is a folder"),
+    "a read-only folder": typed(f"{_TRAIN} locked/x.png", 4, "read-only", within="no root"),
     "a folder of the system": typed(f"{_TRAIN} /proc/x.json", 4, "/proc"),
-    "a device": both(f"{_TRAIN} /dev/null", 2, "must end in"),
-    "a link to a device": both(f"{_TRAIN} null.png", 4, "is a device"),
+    "a device": typed(f"{_TRAIN} /dev/null", 2, "must end in"),
+    "a link to a device": typed(f"{_TRAIN} null.png", 4, "is a device"),
     "a link": typed(f"{_TRAIN} link.png", leaves="real.png"),
-    "a link to nowhere": both(f"{_TRAIN} nowhere.png", 4, "does not exist"),
-    "a link to itself": both(f"{_TRAIN} loop.png", 4, "loop.png"),
-    "a name too long": both(f"{_TRAIN} {'n' * 300}.png", 4, "File name too long"),
+    "a link to nowhere": typed(f"{_TRAIN} nowhere.png", 4, "does not exist"),
+    "a link to itself": typed(f"{_TRAIN} loop.png", 4, "loop.png"),
+    "a name too long": typed(f"{_TRAIN} {'n' * 300}.png", 4, "File name too long"),
     "a name as long as can be": typed(f"{_TRAIN} {'n' * 250}.json", leaves="n" * 250 + ".json"),
-    "a path too long": both(f"{_TRAIN} {'n/' * 3000}x.png", 4, "too long"),
+    "a path too long": typed(f"{_TRAIN} {'n/' * 3000}x.png", 4, "too long"),
     "a newline in the name": typed(f"{_TRAIN} 'a\nb.json'", leaves=("a\nb.json",)),
-    "an escape in the name": both(f"{_TRAIN} 'none/\x1b[31m.png'", 4, "none"),
+    "an escape in the name": typed(f"{_TRAIN} 'none/\x1b[31m.png'", 4, "none"),
     "a name that is no Unicode": typed(f"{_TRAIN} '\udcff.json'", leaves=("\udcff.json",)),
     "a name that begins with a dash": typed(f"{_TRAIN} -x.json", leaves="-x.json"),
     "a name of blanks": typed(f"{_TRAIN} '  .json'", leaves=("  .json",)),
-    "an empty name": both(f"{_TRAIN} ''", 4, "is a folder"),
-    "no ending": both(f"{_TRAIN} x", 2, "must end in"),
-    "only an ending": both(f"{_TRAIN} .png", 2, "must end in"),
-    "an unknown ending": both(f"{_TRAIN} x.gif", 2, ".png, .svg, .pdf"),
-    "an ending in capitals": both(f"{_TRAIN} x.PNG", leaves="x.PNG"),
-    "a page as a picture": both("view train -m tiny -o x.png", 2, ".html"),
-    "a picture as a page": both(f"{_TRAIN} x.html", 2, "must end in"),
+    "an empty name": typed(f"{_TRAIN} ''", 4, "is a folder"),
+    "no ending": typed(f"{_TRAIN} x", 2, "must end in"),
+    "only an ending": typed(f"{_TRAIN} .png", 2, "must end in"),
+    "an unknown ending": typed(f"{_TRAIN} x.gif", 2, ".png, .svg, .pdf"),
+    "an ending in capitals": typed(f"{_TRAIN} x.PNG", leaves="x.PNG"),
+    "a page as a picture": typed("view train -m tiny -o x.png", 2, ".html"),
+    "a picture as a page": typed(f"{_TRAIN} x.html", 2, "must end in"),
     "NUL in the name": called(
         f"attnviz.save_result(attnviz.attention_map({_RESULT}, layer=0, head=0), 'a\\0.json')",
         4,
@@ -51,7 +51,7 @@ PLACES = {
         f"attnviz.plot.save(attnviz.plot.heads({_RESULT}), 'x.json')", 2, "must end in"
     ),
     **{
-        f"no room for a .{ending}": both(
+        f"no room for a .{ending}": typed(
             f"heads 'the train left the station' -m tiny -o x.{ending}",
             4,
             "File too large",
@@ -59,28 +59,28 @@ PLACES = {
         )
         for ending in ("png", "svg", "pdf", "json", "npz", "safetensors", "parquet")
     },
-    "no room for a page": both(
+    "no room for a page": typed(
         "view 'the train' -m tiny", 4, "File too large", within="9000 bytes of room"
     ),
-    "an old figure": both(f"{_TRAIN} old.png", leaves="old.png"),
-    "old data": both(f"{_TRAIN} old.json", 4, "not overwritten by default"),
-    "an old page": both("view train -m tiny -o notes.html", leaves="notes.html"),
-    "old data, with --force": both(f"{_TRAIN} old.json --force", leaves="old.json"),
-    "old data behind a link": both(f"{_TRAIN} linked.json", 4, "--force"),
+    "an old figure": typed(f"{_TRAIN} old.png", leaves="old.png"),
+    "old data": typed(f"{_TRAIN} old.json", 4, "not overwritten by default"),
+    "an old page": typed("view train -m tiny -o notes.html", leaves="notes.html"),
+    "old data, with --force": typed(f"{_TRAIN} old.json --force", leaves="old.json"),
+    "old data behind a link": typed(f"{_TRAIN} linked.json", 4, "--force"),
     "a result, by its own map": typed(
         "heatmap --result kept.safetensors -o kept.safetensors", 4, "not overwritten by default"
     ),
-    "a result, by a map": both(
+    "a result, by a map": typed(
         "heads 'the train' -m tiny -o kept.safetensors", 4, "not overwritten by default"
     ),
-    "no room for what is there": both(
+    "no room for what is there": typed(
         "heatmap 'the train' -m tiny -o old.json --force",
         4,
         "File too large",
         within="600 bytes of room",
     ),
     **{
-        f"a .{ending}": both(f"heads 'the train left' -m tiny -o x.{ending}", leaves=f"x.{ending}")
+        f"a .{ending}": typed(f"heads 'the train left' -m tiny -o x.{ending}", leaves=f"x.{ending}")
         for ending in ("png", "svg", "pdf", "json", "npz", "safetensors", "parquet")
     },
 }

@@ -2,23 +2,23 @@
 
 from typing import Any
 
-from robustness.catalogue.case import both, called, typed
+from robustness.catalogue.case import called, typed
 
 
 def _refused(name: str, said: str, **how: Any) -> dict:
-    return {name: both(f"heatmap 'the train' -m {name}", 3, said, **how)}
+    return {name: typed(f"heatmap 'the train' -m {name}", 3, said, **how)}
 
 
 PRETRAINED = {
-    "no such folder": both("heatmap train -m ./nowhere", 3, "There is no folder './nowhere'"),
-    "no such name": both("heatmap train -m no/such-model", 3, "'no/such-model'"),
-    "no name for a hub": both("heatmap train -m 'no such name'", 3, "'no such name'"),
-    "an empty name": both("heatmap train -m ''", 3, "'' is neither a folder nor"),
-    "a name of 5,000 letters": both(f"heatmap train -m {'n' * 5000}", 3, "nnn"),
-    "a name with an escape": both("heatmap train -m 'a/\x1b[31mb'", 3, "a/"),
-    "a name that is no Unicode": both("heatmap train -m './\udcff'", 3, "folder"),
+    "no such folder": typed("heatmap train -m ./nowhere", 3, "There is no folder './nowhere'"),
+    "no such name": typed("heatmap train -m no/such-model", 3, "'no/such-model'"),
+    "no name for a hub": typed("heatmap train -m 'no such name'", 3, "'no such name'"),
+    "an empty name": typed("heatmap train -m ''", 3, "'' is neither a folder nor"),
+    "a name of 5,000 letters": typed(f"heatmap train -m {'n' * 5000}", 3, "nnn"),
+    "a name with an escape": typed("heatmap train -m 'a/\x1b[31mb'", 3, "a/"),
+    "a name that is no Unicode": typed("heatmap train -m './\udcff'", 3, "folder"),
     "a name with NUL": called("attnviz.load('./a\\0b')", 3, "folder"),
-    "a web address": both("heatmap train -m https://example.org/model", 3, "https://example.org"),
+    "a web address": typed("heatmap train -m https://example.org/model", 3, "https://example.org"),
     "a number": called("attnviz.load(3)", 2, "int is not a checkpoint"),
     "a dictionary": called("attnviz.attend('a', model={})", 2, "dict is not a checkpoint"),
     "a module of torch": called(
@@ -26,7 +26,7 @@ PRETRAINED = {
     ),
     "a name with spaces": typed("heatmap train -m 'tiny model' -o x.json", leaves="x.json"),
     "a name in other scripts": typed("heatmap train -m ./zug-ü-列車 -o x.svg", leaves="x.svg"),
-    "a folder with a slash behind": both("verify train -m ./tiny/"),
+    "a folder with a slash behind": typed("verify train -m ./tiny/"),
     **_refused("a-file", "'a-file' is a file"),
     **_refused("an-empty-folder", "config.json"),
     **_refused("a-broken-link", "a-broken-link"),
@@ -70,31 +70,31 @@ PRETRAINED = {
     **_refused("tokenizer-no-json", "tokenizer"),
     **_refused("larger-tokenizer", "tokenizer"),
     **_refused("fnet", "attention"),
-    "an image model without processor": both(
+    "an image model without processor": typed(
         "heatmap --image photo.png -m vit-without-processor", 3, "no processor that reads image"
     ),
-    "images without attention": both("heatmap --image photo.png -m resnet", 3, "attention"),
-    "the root of the disk": both(
+    "images without attention": typed("heatmap --image photo.png -m resnet", 3, "attention"),
+    "the root of the disk": typed(
         "heatmap train -m /", 3, "/: config.json cannot be read: no such file"
     ),
-    "at most -3 tokens": both("verify train -m at-most-minus-3-tokens"),
+    "at most -3 tokens": typed("verify train -m at-most-minus-3-tokens"),
     "remote code, yes typed": typed(
         "verify train -m own-code", 3, "remote code", within="yes on stdin"
     ),
-    "attention code of a hub": both("verify train -m eager-elsewhere"),
-    "another number of heads": both("verify train -m lies-about-heads"),
-    "heads that a GPT has not": both("verify train -m gpt-lies-about-heads"),
-    "a tokenizer with fewer words": both("verify train -m tiny"),
-    "a pair for a model of one text": both("verify train --pair left -m gpt"),
-    "no target": both("heatmap train -m t5", 2, "--target"),
-    "a target for an encoder": both("verify train --target left -m tiny", 2, "not a target"),
-    "senses without attention": both(
+    "attention code of a hub": typed("verify train -m eager-elsewhere"),
+    "another number of heads": typed("verify train -m lies-about-heads"),
+    "heads that a GPT has not": typed("verify train -m gpt-lies-about-heads"),
+    "a tokenizer with fewer words": typed("verify train -m tiny"),
+    "a pair for a model of one text": typed("verify train --pair left -m gpt"),
+    "no target": typed("heatmap train -m t5", 2, "--target"),
+    "a target for an encoder": typed("verify train --target left -m tiny", 2, "not a target"),
+    "senses without attention": typed(
         "senses bank --sentences a='the bank' --sentences a='of bank' --sentences b='a bank' "
         "--sentences b='on bank' -m fnet",
         3,
         "attention",
     ),
-    "a shift of an encoder-decoder": both("shift train 'the train left' -m t5", 3, "one text"),
+    "a shift of an encoder-decoder": typed("shift train 'the train left' -m t5", 3, "one text"),
     "a model object without tokenizer": called(
         "attnviz.load(transformers.BertModel(transformers.BertConfig(num_hidden_layers=1)))"
         ".attend('the train')",

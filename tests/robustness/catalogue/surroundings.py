@@ -1,6 +1,6 @@
 """Streams, locales, terminals, signals, and compute devices."""
 
-from robustness.catalogue.case import both, called, typed
+from robustness.catalogue.case import called, typed
 
 _TRAIN = "heatmap 'the train left' -m tiny -o x.json"
 _LONG = f"verify '{'train ' * 400}' --json"
@@ -52,7 +52,7 @@ STREAMS = {
         within="PYTHONIOENCODING=ascii",
         cold=True,
     ),
-    "a malformed date": both(
+    "a malformed date": typed(
         "heatmap 'the train' -m tiny -o x.pdf", leaves="x.pdf", within="SOURCE_DATE_EPOCH=abc"
     ),
     "the locale C, no home, no backend, and a file": typed(
@@ -83,11 +83,11 @@ STREAMS = {
 }
 
 DEVICES = {
-    "CUDA that is not there": both(
+    "CUDA that is not there": typed(
         "verify train -m tiny --device cuda", 2, "PyTorch finds 0", within="CUDA_VISIBLE_DEVICES="
     ),
-    "a tenth CUDA device": both("verify train -m tiny --device cuda:9", 2, "of the kind 'cuda'"),
-    "MPS that is not there": both("verify train -m tiny --device mps", 2, "'mps'"),
+    "a tenth CUDA device": typed("verify train -m tiny --device cuda:9", 2, "of the kind 'cuda'"),
+    "MPS that is not there": typed("verify train -m tiny --device mps", 2, "'mps'"),
     "an unknown device": typed(
         "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda' or 'cuda:N'"
     ),
@@ -100,7 +100,7 @@ DEVICES = {
     ),
     "the device meta": called("attnviz.load('tiny', device='meta')", 2, "'meta' is not a device"),
     "a device below 0": called("attnviz.load('tiny', device='cuda:-1')", 2, "'cuda:-1'"),
-    "the CPU": both("verify train -m tiny --device cpu"),
+    "the CPU": typed("verify train -m tiny --device cpu"),
 }
 
 SEVERAL = {

@@ -1,22 +1,22 @@
 """Texts: empty and very long ones, and text that resembles other syntax."""
 
-from robustness.catalogue.case import both, called, typed
+from robustness.catalogue.case import called, typed
 
 _CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
 _DROPPED = "the tokenizer drops control characters of the text: U+0001, U+0007,"
 
 TEXTS = {
-    "empty": both("heatmap '' -m tiny", 2, "The text is empty. Type at"),
-    "blank": both("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty"),
-    "empty pair": both("heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least"),
-    "empty target": both("heatmap train --target ' ' -m t5", 2, "target is empty. Type"),
+    "empty": typed("heatmap '' -m tiny", 2, "The text is empty. Type at"),
+    "blank": typed("heatmap ' \t\n\u2003' -m tiny", 2, "The text is empty"),
+    "empty pair": typed("heatmap train --pair '' -m tiny", 2, "pair is empty. Type at least"),
+    "empty target": typed("heatmap train --target ' ' -m t5", 2, "target is empty. Type"),
     "nothing typed": typed("heatmap -m tiny", 2, "There is nothing to read"),
     "nothing given": called("attnviz.attend(model='tiny')", 2, "give a text, an image or a sound"),
     "a text and a file": typed("heatmap train --file words.txt", 2, "exclude each other"),
     "one token": typed("heatmap train -m tiny", leaves="heatmap.png"),
-    "only a zero-width space": both("heatmap '\u200b' -m tiny", 2, "at least one word"),
+    "only a zero-width space": typed("heatmap '\u200b' -m tiny", 2, "at least one word"),
     "only unknown tokens": typed("heatmap '列車 駅 \U0001f682' -m tiny -o x.svg", leaves="x.svg"),
-    "only punctuation": both("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
+    "only punctuation": typed("heatmap '.,!?' -m tiny -o x.json", leaves="x.json"),
     "100,000 tokens": typed("heatmap --file 100000.txt -m tiny", 2, "--truncate"),
     "102 tokens, cut in a page": typed(
         f"view '{'train ' * 100}' -m tiny --truncate",
@@ -34,11 +34,11 @@ TEXTS = {
     "a word of 90 letters": typed(
         f"heatmap '{'train' * 12}' -m tiny --truncate -o x.pdf", leaves="x.pdf"
     ),
-    "an 'İ', which is longer in small letters": both("verify 'İ train ẞ ﬁ' -m tiny"),
+    "an 'İ', which is longer in small letters": typed("verify 'İ train ẞ ﬁ' -m tiny"),
     "NUL in a file": typed("verify --file nul.txt -m tiny", said="drops control characters"),
     "control characters": typed("verify 'the\x07train \x01 \x7f' -m tiny", said=_DROPPED),
     "NUL in a call": called("attnviz.attend('\\0', model='tiny')", 2, "at least one word"),
-    "lone surrogates": both(
+    "lone surrogates": typed(
         "heatmap 'train \udcff' -m tiny", 2, r"valid Unicode: remove '\udcff' at character 6"
     ),
     "right to left": typed("heatmap 'הרכבת עזבה את the train' -m tiny -o x.svg", leaves="x.svg"),
@@ -72,13 +72,13 @@ TEXTS = {
     "escapes of the terminal": typed(
         "heatmap 'the \x1b[31mtrain\x1b[0m\x07 \x9b2J' -m tiny -o x.json", leaves="x.json"
     ),
-    "escapes of the terminal in a file": both("verify --file ansi.txt -m tiny"),
-    "escapes in a word that is absent": both(
+    "escapes of the terminal in a file": typed("verify --file ansi.txt -m tiny"),
+    "escapes in a word that is absent": typed(
         "heatmap train --find '\x1b[31mx:train' -m tiny", 2, "is not a word of the text"
     ),
     "newlines": typed("heatmap 'the\ntrain\r\nleft\u2028home' -m tiny -o x.svg", leaves="x.svg"),
     "newlines in a file": typed("heatmap --file lines.txt -m tiny -o x.json", leaves="x.json"),
-    "a byte order mark": both("verify --file bom.txt -m tiny"),
+    "a byte order mark": typed("verify --file bom.txt -m tiny"),
     "standard input": typed(
         "verify --file - -m tiny --truncate",
         said="text cut from 102 to 64 tokens",
@@ -106,7 +106,7 @@ TEXTS = {
     "typed [MASK]": typed(
         "heatmap '[MASK] left' -m tiny --find '[MASK]:left' -o x.json", leaves="x.json"
     ),
-    "typed [PAD]": both("verify '[PAD] [UNK] <s> <|endoftext|>' -m tiny"),
+    "typed [PAD]": typed("verify '[PAD] [UNK] <s> <|endoftext|>' -m tiny"),
     "a number": called("attnviz.attend(3)", 2, "text must be a string"),
     "bytes": called("attnviz.attend(b'the train', model='tiny')", 2, "not bytes"),
     "an empty list": called("attnviz.attend([], model='tiny')", 2, "The list has no text"),

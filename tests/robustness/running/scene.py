@@ -128,7 +128,7 @@ class Outcome:
         return set(self.before) - set(self.after)
 
 
-def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outcome]:
+def run(server: Server, case: Case, scene: Scene) -> list[Outcome]:
     """Run the copies of a case at the same time; return their outcomes."""
     before = folder_state(scene.folder)
     processes = []
@@ -148,10 +148,10 @@ def run(server: Server, case: Case, scene: Scene, *, called: bool) -> list[Outco
             weak=scene.weak,
             slow=scene.slow,
             missing=scene.missing,
-            cold=case.cold and not called,
+            cold=case.cold,
             known=scene.known,
             arguments=shlex.split(typed),
-            called=case.called if called else None,
+            called=case.called,
         )
         processes.append(process)
         if scene.during is not None:

@@ -181,7 +181,7 @@ def run(
     if called is not None:
         from calling import call
 
-        return call(arguments, called)
+        return call(called)
     from attnviz.__main__ import main as attnviz
 
     return attnviz()
