@@ -132,23 +132,6 @@ class TestILoveApplePhones:
 # -------------------------------------------------------------------------- the identities
 
 
-def test_additive_scores_cell_by_cell():
-    S, H, W, U, v = random(2, 3), random(4, 5), random(6, 3), random(6, 5), random(6)
-    expected = [[v @ torch.tanh(W @ s + U @ h) for h in H] for s in S]
-    close(additive_scores(S, H, W, U, v), expected)
-
-
-def test_multiplicative_scores_cell_by_cell():
-    S, H, W = random(2, 3), random(4, 5), random(3, 5)
-    close(multiplicative_scores(S, H, W), [[s @ W @ h for h in H] for s in S])
-    close(multiplicative_scores(S, H[:, :3]), [[s @ h for h in H[:, :3]] for s in S])
-
-
-def test_context_is_the_weighted_sum_of_states():
-    weights, H = softmax(random(2, 4)), random(4, 5)
-    close(context(weights, H)[1], sum(weights[1, j] * H[j] for j in range(4)))
-
-
 @pytest.mark.parametrize("scale", [None, 1.0, 0.3])
 def test_self_attention_is_attention_of_the_tokens_themselves(scale):
     X = random(2, 5, 4)
@@ -160,12 +143,6 @@ def test_self_attention_is_attention_of_the_tokens_themselves(scale):
 def test_a_constant_divides_the_scores():
     X, constant = random(3, 4), 7.0
     close(self_attention(X, 1 / constant)[0], torch.softmax(X @ X.mT / constant, -1))
-
-
-def test_one_row_is_the_softmax_of_one_query_against_all_keys():
-    Q, K = random(3, 4), random(5, 4)
-    row = tensor([math.exp(float(Q[1] @ k) / 2) for k in K], dtype=torch.float64)
-    close(attention_weights(Q, K)[1], row / row.sum())
 
 
 def test_one_over_root_d_k_keeps_the_variance_of_the_scores_at_one():
@@ -238,11 +215,6 @@ def test_a_fully_masked_row_has_no_gradient():
     assert logits.grad[0].tolist() == [0, 0]
     p = 1 / (1 + math.exp(-1))
     close(logits.grad[1], [-p * (1 - p), p * (1 - p)])
-
-
-def test_softmax_handles_scores_that_overflow_exp():
-    close(softmax(f64([1e4, 1e4, -1e4])), [[0.5, 0.5, 0]])
-    close(softmax(tensor([[-3e38, -3e38]])), [[0.5, 0.5]])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
