@@ -14,16 +14,9 @@ from attnviz.errors import InputError
 
 DRAWING = [name for name in plot.__all__ if name not in ("add_caption", "save", "style")]
 OBJECTS = ["text", 3, None, np.eye(3), SimpleNamespace(weights=1), plt.Figure]
+# Other arguments are in tests/contract/test_guards.py.
 WRONG = {
-    "width": ["x", None, True, [89]],
-    "caption": [3, "long", None],
-    "layer": ["x", 1.5, True, [], ["x"]],
-    "head": ["x", 1.5, True],
-    "word": [1.5, ["train"]],
     "patch": [3, (1.5, 2)],
-    "matrix": ["no", 1, None],
-    "words": ["no", 0],
-    "special": ["drop", 3],
     "rows": [(0, 3), "0:3"],
     "columns": [3],
     "overview": ["no", 1],
@@ -34,22 +27,11 @@ WRONG = {
     "norm": ["log"],
     "cmap": [3, "blu"],
     "annot": ["no"],
-    "cbar": ["no"],
     "cbar_ax": [3],
-    "title": [3],
-    "details": ["no"],
     "notes": [3],
-    "text": [3, [3]],
     "agreement": ["verified"],
-    "path": [3],
-    "force": ["no"],
-    "font": [3],
-    "theme": ["sepia", 3],
     "texts": [3],
     "figure": ["fig.png", 3],
-    "context": ["slides", 3],
-    "scale": ["large", 0],
-    "query": [1.5, ["train"]],
     "measured": ["no", 1],
     "figsize": [4, ("a", 1), ()],
 }
@@ -67,7 +49,7 @@ ARGUMENTS = [
     for name in plot.__all__
     for argument, parameter in inspect.signature(getattr(plot, name)).parameters.items()
     if argument not in ("result", "worked") and parameter.kind is not parameter.VAR_KEYWORD
-    for value in WRONG[argument]
+    for value in WRONG.get(argument, ())
     if value is not None or parameter.default is not None
     if (name, argument) not in [(other, "caption") for other in BLANK]  # read after the result
 ]

@@ -154,20 +154,6 @@ def test_a_tall_overview_is_beside_two_pictures_one_below_the_other(tokenizer):
     check_layout(figure)
 
 
-def test_the_caption_over_an_image_names_the_file_the_rest_and_the_verdict(vision):
-    ax = attnviz.plot.heatmap(vision, layer=1, head=2)
-    said = page_text(ax.figure)
-    assert "Layer 1, head 2, from [CLS]" in said
-    assert "Image (80×60), read by ViTModel." in said
-    rest = vision.weights(1, 2)[0, 0].item()
-    percent = f"{rest:.0%}" if rest >= 0.01 else "less than 1%"
-    assert f"Each cell is one patch; {percent} of the weight goes to other tokens." in said
-    assert "Verified: 8 recomputed heads match" in said
-    bar = ax.figure.axes[-1]
-    assert bar.get_ylabel() == "weight ÷ even weight"
-    assert {"1/16×", "1×", "16×"} <= {*labels(bar.yaxis)}
-
-
 def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
     first, *others = vision.agreement.checks
     failed = replace(vision.agreement, checks=(replace(first, failed_heads=(3,)), *others))

@@ -70,10 +70,6 @@ def pieces_of(figure):
     return [artist for artist in figure.artists if isinstance(artist, Text)]
 
 
-def underlines_of(figure):
-    return [artist for artist in figure.artists if not isinstance(artist, Text)]
-
-
 def rows_of(figure):
     """Return the sentences that are written, as {height in inches: text from left to right}."""
     rows = {}
@@ -140,23 +136,6 @@ def test_the_second_sense_lies_below_the_decision(results, figures):
         assert (above == ((result.right[:, n] == 1).numpy() == (one.sense == "river"))).all()
 
 
-def test_the_claimed_layer_is_marked_in_red(results, figures):
-    result, claim = results["bank"], style.LIGHT.claim
-    assert result.claimed == result.since == 1
-    for figure, said in (
-        (figures["bank"], {"from here on", "1", f"{result.scores[1].accuracy:.0%}"}),
-        (attnviz.plot.senses(result, width=89), {"from here on", "1"}),
-    ):
-        red = {text.get_text() for text in figure.texts if to_hex(text.get_color()) == claim}
-        assert red == said
-        (line,) = lines_of(figure, "claim")
-        assert {*line.get_xdata()} == {drawn(figure, "thread")[0].get_xdata()[1]}
-        assert line.get_color() == claim
-    figure = attnviz.plot.senses(with_p_values(result, [1] * 7))
-    assert not lines_of(figure, "claim")
-    assert "from here on" not in said_on(figure)
-
-
 def test_sentences_that_end_on_the_wrong_side_are_dashed_and_open(results):
     result = results["bank"]
     right = result.right.clone()
@@ -168,36 +147,6 @@ def test_sentences_that_end_on_the_wrong_side_are_dashed_and_open(results):
     assert is_open == [3]
     assert "Dashed: ends on the wrong side." in said_on(figure)
     assert "Dashed" not in said_on(attnviz.plot.senses(result))
-
-
-def test_sentences_that_hesitate_are_thick_and_the_figure_says_so(results, figures):
-    result, threads = results["bank"], drawn(figures["bank"], "thread")
-    (hesitating,) = result.hesitating
-    assert result.occurrences[hesitating].sentence == "Take the coins to the bank before noon."
-    assert result.margins[1:, hesitating].abs().max() < 0.12
-    widths = {n: line.get_linewidth() for n, line in threads.items()}
-    assert [n for n in widths if widths[n] > min(widths.values())] == [hesitating]
-    assert "Thick: the sentence that hesitates." in said_on(figures["bank"])
-
-
-def test_the_word_has_the_color_of_its_sense_and_the_attended_word_is_underlined(results, figures):
-    result, figure = results["bank"], figures["bank"]
-    for color in style.LIGHT.side_text[:2]:
-        colored = [text for text in pieces_of(figure) if to_hex(text.get_color()) == color]
-        assert [text.get_text() for text in colored] == ["bank"] * 10
-        assert {text.get_fontweight() for text in colored} == {"bold"}
-    attended = {one.strongest for one in result.occurrences}
-    assert len(underlines_of(figure)) == len(result.occurrences)
-    for line in underlines_of(figure):
-        (left, _), (base, _) = line.get_data()
-        above = [
-            text.get_text()
-            for text in pieces_of(figure)
-            if text.get_position()[0] == pytest.approx(left)
-            and 0 < base - text.get_position()[1] < 0.05
-        ]
-        assert len(above) == 1
-        assert above[0] in attended
 
 
 def test_what_a_decoder_does_not_read_is_gray_and_sentences_alike_have_no_thread(results):
@@ -269,34 +218,6 @@ def test_a_sentence_is_cut_around_its_word():
     assert "".join(text for text, _ in one.parts(lambda shown: len(shown) <= 13)) == "…bank of the…"
     assert "".join(text for text, _ in one.parts(lambda shown: False)) == "…bank…"
     assert "".join(text for text, _ in one.parts(lambda shown: True)) == text
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_the_title_is_the_finding(results, figures, word):
-    """It holds at the output, and in each layer from the one that it names."""
-    result = results[word]
-    since, output = result.since, result.scores[-1]
-    assert 1 <= since < 6
-    assert all(score.p_value <= 0.01 and score.low > 0.5 / 1.5 for score in result.scores[since:])
-    assert result.scores[since - 1].p_value > 0.01
-    count = len(result.senses)
-    senses = " and ".join(result.senses) if count < 3 else f"its {count} senses"
-    better = "not clearly" if output.accuracy > result.context.accuracy else "no"
-    assert result.splits_since is None
-    assert result.headline == (
-        f"From layer {since} on, “{word}” tells {senses} apart, but {better} better than the other "
-        "words"
-    )
-    assert result.headline in said_on(attnviz.plot.senses(result, width=89))
-    count = round(output.accuracy * len(result.occurrences))
-    said = said_on(figures[word])
-    assert result.headline in said
-    total = len(result.occurrences)
-    assert (
-        f"At the output {count} of {total} sentences lie nearer to their own sense (guessing "
-        f"{total / len(result.senses):g}; the other words alone, without attention, "
-        f"{result.context.accuracy * total:.4g}, p = {result.p_beyond[-1]:.2g})."
-    ) in said
 
 
 def with_p_values(result, p_values, **changed):
@@ -374,22 +295,6 @@ def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
     worse = [replace(score, accuracy=0.9 * score.accuracy) for score in bank.scores]
     worse[2] = replace(bank.scores[2], accuracy=0.93)
     assert replace(bank, scores=tuple(worse)).as_good == ()
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_the_numbers_are_the_measured_ones(results, word):
-    result = results[word]
-    said = words_on(attnviz.plot.senses(result, caption="full", width=240))
-    for name, score in zip(["static", *"12345", "output"], result.scores, strict=True):
-        assert name in said
-        assert f"{score.accuracy:.0%}" in said
-    caption = " ".join(said)
-    assert f"read by {result.provenance.model}" in caption
-    assert f"Output {result.scores[-1].interval}" in caption
-    assert "chosen on the same sentences" in caption
-    assert result.agreement.summary()[1:60] in caption
-    for sense in result.senses:
-        assert sense in said
 
 
 def planes(figure):

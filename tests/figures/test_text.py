@@ -16,7 +16,6 @@ from readable_text import check_texts
 import attnviz
 from attnviz import plot
 from attnviz.errors import InputError
-from attnviz.figures import claims
 from attnviz.figures.style import DARK, LIGHT
 from figures.test_grammar import contrast
 
@@ -101,17 +100,6 @@ def test_a_word_is_on_the_color_of_its_weight(train):
     assert bold == ["train", "station"]
 
 
-def test_gray_tokens_with_larger_weights_have_a_scale_of_their_own(train):
-    drawn = attnviz.attention_map(train, layer=5, head=3)
-    figure = plot.text(drawn, query="train")
-    special = drawn.weights[drawn.rows.index("train"), [0, -1]].max()
-    assert words_on_bars(figure)[-1] == f"{float(special):.0%} on special tokens"
-
-
-def words_on_bars(figure):
-    return [text.get_text() for ax in figure.axes[1:] for text in ax.texts]
-
-
 @pytest.mark.parametrize("query", ["saw#2", 10])
 def test_the_query_is_chosen_by_its_word_or_its_place(model, query):
     drawn = map_of(model, "The cat saw the dog, and the dog saw the cat.", 5, 3)
@@ -122,21 +110,6 @@ def test_the_query_is_chosen_by_its_word_or_its_place(model, query):
     best = int(row.argmax())
     assert f"{float(row[best]):.0%}" in figure.texts[0].get_text()
     assert drawn.columns[best] in figure.texts[0].get_text()
-
-
-def test_a_wrong_query_is_refused(train, moved):
-    drawn = attnviz.attention_map(train, layer=0, head=4)
-    for query, said in (("trian", "Did you mean train"), (99, "The rows are 0 to 8"), (-1, "rows")):
-        with pytest.raises(InputError, match=said):
-            plot.text(drawn, query=query)
-    with pytest.raises(InputError, match="query cannot be used"):
-        plot.text(moved, query="bank")
-    with pytest.raises(InputError, match="measured cannot be used"):
-        plot.text(drawn, measured=True)
-    with pytest.raises(InputError, match="Give AttentionMap or ShiftResult or ExplainResult"):
-        plot.text(train)
-    with pytest.raises(InputError, match="no map of single words"):
-        plot.text(attnviz.load_result(SAVED / "map-image.safetensors"))
 
 
 def test_what_comes_later_is_gray_without_a_color(causal):
@@ -161,11 +134,6 @@ def test_what_is_out_of_a_sliding_window_does_not_come_later(tokenizer):
 def test_the_title_names_no_word_that_could_not_be_read(causal):
     figure = plot.text(map_of(causal, "the train left"), query="[CLS]")
     assert figure.texts[0].get_text() == "“[CLS]” looks at itself: 100%"
-
-
-def test_a_word_that_is_not_on_a_map_has_no_cell(train):
-    drawn = attnviz.attention_map(train, layer=0, head=4, special="remove")
-    assert claims.cell_of(drawn, "train", "[SEP]") is None
 
 
 def test_a_target_without_words_is_drawn(tokenizer):
@@ -217,19 +185,6 @@ def test_every_word_has_contrast(model, moved, masked, theme):
         for word, fill in zip(words_of(figure), behind(figure), strict=True):
             ground = colors.ground if fill is None else fill[:3]
             assert contrast(word.get_color(), ground) >= 4.5, word.get_text()
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_words_have_contrast_with_every_color(theme):
-    from attnviz.figures import arcs
-
-    colors = {"light": LIGHT, "dark": DARK}[theme]
-    with plot.style(theme=theme):
-        for scale in (colors.weights, colors.neutral, colors.values):
-            for fill in scale(np.linspace(0, 1, 64)):
-                for is_gray in (False, True):
-                    color = arcs._readable(arcs.Word("a", fill, is_gray))
-                    assert contrast(color, fill[:3]) >= 4.5
 
 
 @pytest.mark.parametrize("width", [60, 89, 183])

@@ -1,7 +1,5 @@
 """What moved a word: exact contributions, an independent causal check, and clear errors."""
 
-import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 
@@ -39,7 +37,6 @@ SHORES = {
     "water": "The boat drifted past the bank of the lake.",
     "money": "The bank approved the loan.",
 }
-FRUITS = {"tech": ["I love computers", "I love laptops"], "fruit": ["I love pears", "I love plums"]}
 REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love cherries"]}
 
 
@@ -151,23 +148,6 @@ def test_every_change_and_every_head(model, verified, bank):
     assert bank.head_rank_correlations == {}
 
 
-def test_direct_and_total_effects_are_named_alike_everywhere(verified):
-    names = ["direct effect", "total effect"]
-    assert list(verified.head_effects) == list(verified.head_rank_correlations) == names
-    assert {"direct_effect", "total_effect"} < verified.to_arrays().keys()
-    assert set(names) < set(verified.to_frame()["quantity"])
-    assert list(verified.about()["head_rank_correlations"]) == names
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(verified)
-    assert "with the effect of patching: direct effect 0.99, total effect 0." in capture.get()
-    figure = attnviz.plot.shift(verified, details=True)
-    shown = " ".join(text.get_text() for text, _ in check_texts(figure))
-    for name, rho in verified.head_rank_correlations.items():
-        assert name.capitalize() in shown
-        assert f"ρ {rho:.2f}" in shown
-
-
 def test_the_total_effect_of_the_last_layer_is_its_direct_effect(verified):
     """A head of the last layer has no other path. Elsewhere it has."""
     direct, total = verified.direct_effect, verified.total_effect
@@ -268,22 +248,6 @@ def test_a_decoder_has_the_same_definition_of_place(tokenizer):
     places, rails = places_of(states[1:], centers[1:])
     assert_close(moved.place[0, 1:], places, atol=1e-5, rtol=1e-5)
     assert_close(moved.rails[:, 1:], rails, atol=1e-5, rtol=1e-5)
-
-
-def test_no_layer_is_stretched_because_its_vectors_are_long():
-    generator = torch.Generator().manual_seed(0)
-    states = torch.randn(2, 5, 8, generator=generator).double()
-    centers = torch.randn(5, 2, 8, generator=generator).double()
-    grown = torch.tensor([1.0, 10.0, 100.0, 1000.0, 1.0]).double()[:, None]
-    places, rails = (
-        compute._find_places(*(states * size), None, regions)
-        for size, regions in (
-            (torch.ones_like(grown), compute.Regions(("one", "other"), centers, [])),
-            (grown, compute.Regions(("one", "other"), centers * grown[..., None], [])),
-        )
-    )
-    for one, other in zip(places, rails, strict=True):
-        assert_close(one, other)
 
 
 @pytest.mark.parametrize("text", [SAT, CASH])
@@ -615,17 +579,6 @@ def test_a_word_of_several_pieces_is_their_mean(small):
     assert result.decomposition.error < 1e-5
 
 
-@pytest.mark.parametrize(  # test_attribution.py has the others
-    "family", ["llama", *(pytest.param(one, marks=pytest.mark.long) for one in ("gpt2", "roberta"))]
-)
-def test_models_of_other_kinds(family, tokenizer):
-    model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    result = attnviz.shift("bank", "cash filled the bank", model=model)
-    assert result.decomposition.error < 1e-5
-    assert result.decomposition.credit_error < 1e-5
-    assert result.residual_stream.error < 1e-5
-
-
 @pytest.mark.parametrize(
     ("word", "given", "message"),
     [
@@ -659,13 +612,6 @@ def test_an_encoder_decoder_is_refused(tokenizer):
     model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
     with pytest.raises(ModelError, match="does not read one text and nothing else"):
         attnviz.shift("bank", CASH, model=model)
-
-
-def panels(figure):
-    """Return the titles of the panels, which are bold and smaller than that of the page."""
-    size = style.TEXT_SIZE
-    bold = [t for t in figure.texts if t.get_fontweight() == "bold" and t.get_fontsize() == size]
-    return [text.get_text() for text in bold]
 
 
 LONG = (
@@ -728,21 +674,6 @@ def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(
         figure = drawn(name, width, details)
         check_layout(figure)
         assert width < 89 or figure.get_size_inches()[1] * 25.4 <= 247, name
-
-
-def test_the_details_have_a_panel_for_each_table(several, drawn):
-    for name in DETAILED:
-        others = panels(drawn(name, 89, details=True))
-        assert {"Each head adds", "Each layer adds", "Sum of all parts"} <= {*others}
-        assert ("Total effect" in others) == (name == "verified")
-        assert ("Direct effect" in others) == (name == "verified")
-
-
-def test_every_panel_of_the_details_has_a_name_on_its_horizontal_axis(drawn):
-    for figure in (drawn("verified", 89, details=True), drawn("apple", 183, details=True)):
-        panels = [ax for ax in figure.axes if ax.axison and ax.get_label().isdigit()]
-        bars = [ax for ax in panels if ax.get_ylabel() == "contribution"]
-        assert all(ax.get_xlabel() for ax in panels if ax not in bars)
 
 
 def picture_of(result, **options):
@@ -858,24 +789,6 @@ def written(figure):
     return [artist for artist in figure.artists if isinstance(artist, Text)]
 
 
-def test_strong_words_have_the_color_of_their_side(pictured):
-    for name in ("shores", "back"):
-        result = pictured[name]
-        figure = attnviz.plot.shift(result)
-        plt.close(figure)
-        ax = figure.axes[0]
-        boxes = [(box.get_x(), to_hex(box.get_facecolor())) for box in ax.patches if box.get_fill()]
-        texts = {text.get_position()[0]: text.get_text() for text in written(figure)}
-        colored = {}
-        for x, color in boxes:
-            colored.setdefault(color, []).append(texts[min(texts, key=lambda one: abs(one - x))])
-        shares = {n: result.credit[n].item() / result.way for n in result.sources}
-        least = max(0.04, 0.07 * abs(result.decomposition.total / result.way))
-        for side, color in zip((1, -1), style.theme().side_pale, strict=False):
-            words = [result.words[n] for n, share in shares.items() if side * share >= least]
-            assert colored.get(color, []) == words
-
-
 def test_words_that_a_decoder_does_not_read_are_gray(several):
     result = several["causal"]
     figure = attnviz.plot.shift(result)
@@ -895,73 +808,6 @@ def test_a_long_text_is_cut_but_its_strong_words_stay(several):
     assert "…" in shown
     assert result.words[result.at] in shown
     assert len({text.get_position()[1] for text in written(figure)}) < 30
-
-
-@pytest.mark.parametrize("width", [89, pytest.param(183, marks=pytest.mark.long)])
-def test_a_caption_has_two_lines_and_all_is_in_the_description(several, drawn, width):
-    for name in several:
-        figure = drawn(name, width, details=False)
-        source = "read by"
-        lines = [t.get_text() for t in figure.texts if t.get_fontsize() == style.SMALL_SIZE]
-        first = next(n for n, line in enumerate(lines) if source in line)
-        verdict = next(n for n, line in enumerate(lines) if "verified" in line.lower())
-        assert verdict - first <= 2
-        assert "completeness error" in figure.get_label()
-
-
-def test_the_command_draws_the_details(tmp_path):
-    path = tmp_path / "x.svg"
-    for option in ([], ["--details"]):
-        assert run(["shift", "bank", CASH, "-o", str(path), *option]) == 0
-        svg = path.read_text()
-        assert ("Sum of all parts" in svg) == bool(option)
-        assert ("The bricks sum to the gap" in svg) != bool(option)
-
-
-@pytest.mark.parametrize(
-    "suffix",
-    [
-        ".json",
-        *(pytest.param(one, marks=pytest.mark.long) for one in (".png", ".npz", ".safetensors")),
-    ],
-)
-def test_the_command_writes_each_format(tmp_path, capsys, suffix):
-    path = tmp_path / f"x{suffix}"
-    assert run(["shift", "bank", PAIR, "-o", str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "compared with “The bank was full of mud.”" in out
-    out = " ".join(out.split())
-    assert "“cash” in place of “mud” moves “bank” by 4.18" in out
-    assert "All of it starts at “cash” (“mud” in the reference), the only difference." in out
-    assert "correlation" not in out  # only one word differs, so there is no ranking
-    assert "adds masked replaced hidden deleted" in out
-    assert [*tmp_path.iterdir()] == [path]
-    if suffix == ".json":
-        data = json.loads(path.read_text())
-        assert data["completeness_error"] < 1e-5
-        assert data["tokens"][6] == "cash"
-        assert data["causal_mask"][0] is None
-        assert data["agreement"]["verdict"] == "verified"
-
-
-def test_a_text_that_is_too_long_is_not_truncated(model):
-    with pytest.raises(InputError, match=r"has 605 tokens, and .* at most 512\. Shorten"):
-        attnviz.shift("bank", "the bank " + "and " * 601, model=model)
-
-
-@pytest.mark.parametrize("text", ["the bank of {a|b|c}", "the bank of {|b}"])
-def test_braces_without_two_sides(model, text):
-    with pytest.raises(InputError, match="does not have two sides"):
-        attnviz.shift("bank", text, model=model)
-
-
-def test_a_pair_in_python_too(shift):
-    result = shift("bank", "The {muddy|rich} bank was full of {mud|cash}.")
-    assert result.provenance.text == "The rich bank was full of cash."
-    assert result.reference == "“The muddy bank was full of mud.”"
-    assert result.decomposition.credit_error < 1e-5
-    assert repr(result).startswith("ShiftResult('bank' in 'The rich bank")
-    assert len(repr(result.decomposition)) + len(repr(result.residual_stream)) < 200
 
 
 def test_only_words_that_can_be_read_are_ranked(tokenizer):
@@ -999,14 +845,6 @@ def test_inflections_count_in_regions_and_texts_without_the_word_are_named(small
 def test_a_reference_with_another_word_is_reported(shift):
     (note,) = shift("bank", "the {river|bank} of cash").notes
     assert "the reference has another word in this place" in note
-
-
-def test_threads_wait_for_each_other(small, anew):
-    alone = attnviz.shift("bank", CASH, model=small).decomposition.credit
-    with ThreadPoolExecutor(3) as pool:
-        both = list(pool.map(lambda _: attnviz.shift("bank", CASH, model=small), range(3)))
-    for result in both:
-        assert_close(result.decomposition.credit, alone)
 
 
 @pytest.mark.parametrize("family", ["qwen3-next", "afmoe"])
