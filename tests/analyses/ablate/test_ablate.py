@@ -386,22 +386,6 @@ def test_all_heads_of_another_text_give_its_prediction(family, tiny_model):
         attnviz.ablate(TEXT, patch=TEXT, model=model)
 
 
-def test_one_head_of_another_text(tiny_model):
-    model = tiny_model("gpt2")
-    other, heads = mixes(model, "gpt2", OTHER), [(0, 1), (2, 3)]
-    result = attnviz.ablate(TEXT, heads=heads, patch=OTHER, model=model)
-    for index, (layer, head) in enumerate(heads):
-
-        def change(place, x, layer=layer, head=head):
-            if place == layer:
-                x[..., features(x, head)] = other[layer][..., features(x, head)]
-            return x
-
-        assert differ(measured(result)[index], changed(model, "gpt2", TEXT, change)) < 1e-10
-    assert result.how == f"the output of the head is that in “{OTHER}” at all positions but the " \
-        "attention sink"  # fmt: skip
-
-
 def test_the_vector_of_a_word_moves(model):
     """Of the bundled model, compared with zeroed columns of W^O."""
     text, heads = "He sat on the bank of the river", [(1, 4), (5, 2)]
@@ -603,15 +587,3 @@ def test_a_model_without_a_head_needs_a_word(model):
 def test_the_command_refuses_what_is_no_head(heads, capsys):
     assert run(["ablate", TEXT, "--word", "bank", f"--heads={heads}"]) == 2
     assert "is not a head. Write its layer and head" in " ".join(capsys.readouterr().err.split())
-
-
-def test_the_command_prints_what_the_function_returns(model, capsys):
-    sets = [[(1, 2), (3, 4)], [(5, 0)]]
-    arguments = ["--heads", "1.2, 3.4", "--heads", "5.0", "--how", "zero", "--no-keep-sink"]
-    assert run(["ablate", TEXT, OTHER.replace("mud", "bank"), "--word", "bank", *arguments]) == 0
-    printed = capsys.readouterr().out
-    texts = [TEXT, OTHER.replace("mud", "bank")]
-    result = zeroed(model, texts, word="bank", heads=sets)
-    assert result.headline in " ".join(printed.split())
-    assert run(["ablate", TEXT, "--word", "bank", "--heads", "9.0"]) == 2
-    assert "no head 0 in layer 9" in " ".join(capsys.readouterr().err.split())

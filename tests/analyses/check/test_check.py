@@ -239,20 +239,6 @@ def test_a_canary_that_goes_unnoticed_is_said(model, train):
 # --- the report
 
 
-def test_the_report_is_data(bundled, tmp_path):
-    result, attentions = bundled
-    report = attnviz.check(edit(attentions, 1, swap_heads), result)
-    frame = report.to_frame()
-    assert list(frame) == ["layer", "head", "difference", "tolerance", "agrees"]
-    assert frame[~frame["agrees"]][["layer", "head"]].values.tolist() == [[1, 1], [1, 2]]
-    assert np.array_equal(np.asarray(report), frame["difference"])
-    for name in ("report.json", "report.npz", "report.safetensors"):
-        report.save(tmp_path / name)
-    again = attnviz.load_result(tmp_path / "report.safetensors")
-    assert again.summary() == report.summary()
-    assert again.first == report.first
-
-
 def test_the_report_is_printed(bundled):
     result, attentions = bundled
     report = attnviz.check(edit(attentions, 1, swap_heads), result)
@@ -345,15 +331,6 @@ def test_the_command_reads_every_format_and_tells_by_its_exit_code(suffix, save,
     assert out.startswith("DIFFERS first in head 3.1")
     assert "hint: heads 1 and 2 of layer 3 are swapped" in out
     assert out.count("verified: 72 heads") == 1
-
-
-def test_the_command_writes_the_figure_and_the_data(save, capsys, tmp_path):
-    path = save(".npy", swapped=True)
-    for name in ("x.png", "x.npz"):
-        code, out, _ = command(capsys, path, TEXT, "-o", tmp_path / name)
-        assert code == 5
-        assert f"wrote {tmp_path / name}" in out
-    assert np.load(tmp_path / "x.npz")["agree"].sum() == 70
 
 
 def test_one_array_without_a_layer_is_of_the_whole_model(save, capsys, tmp_path):

@@ -11,7 +11,6 @@ from scipy.spatial.distance import jensenshannon
 
 import attnviz
 from attnviz.analyses.survey.aggregate import divergence
-from attnviz.app import run
 from attnviz.errors import InputError
 
 LAYER, HEAD = 4, 3
@@ -68,14 +67,6 @@ def test_unchanged_heads_are_exactly_equal(found):
     assert found.p_value[0, before].min() == 1
 
 
-def test_each_model_is_verified(found):
-    assert [each.verdict for each in found.agreements] == ["verified", "verified"]
-    one, other = found.provenances
-    assert one.model == "all-MiniLM-L6-v2"
-    assert other.model.endswith("sharper")
-    assert one.weights_sha256 != other.weights_sha256
-
-
 def test_the_divergence_matches_scipy():
     P, Q = torch.rand(2, 50, 7, generator=torch.Generator().manual_seed(0)).double()
     P, Q = P / P.sum(-1, keepdim=True), Q / Q.sum(-1, keepdim=True)
@@ -105,26 +96,3 @@ def test_another_vocabulary_is_refused(texts, small, tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(vocabulary))
     with pytest.raises(InputError, match="make different tokens of text"):
         attnviz.compare(texts[:3], models=(small, tmp_path))
-
-
-def test_the_command_draws_and_prints(tmp_path, monkeypatch, capsys, texts, small):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_text("\n".join(texts[:2]))
-    assert run(["compare", str(small), str(small), "corpus.txt"]) == 0
-    out, err = capsys.readouterr()
-    assert (err, (tmp_path / "comparison.png").read_bytes()[:4]) == ("", b"\x89PNG")
-    assert "12 heads of" in out
-    assert run(["compare", str(small), str(small), "corpus.txt", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["texts"] == 2
-    assert max(told["apart"]) == 0
-    assert run(["compare", str(small), "none", "corpus.txt"]) == 3
-
-
-@pytest.mark.parametrize("suffix", [".json", ".npz", ".safetensors", ".parquet"])
-def test_it_is_saved_in_every_format(found, tmp_path, suffix):
-    attnviz.save_result(found, tmp_path / f"x{suffix}")
-    if suffix == ".safetensors":
-        again = attnviz.load_result(tmp_path / "x.safetensors")
-        assert torch.equal(again.apart, found.apart)
-        assert again.heads == found.heads

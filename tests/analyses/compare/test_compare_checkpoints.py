@@ -110,21 +110,6 @@ def test_other_heads_are_refused(texts_read, folders, model):
         attnviz.compare(texts_read, models=folders[:1])
 
 
-def test_it_is_saved_and_a_table(found, tmp_path):
-    found.save(tmp_path / "x.safetensors")
-    again = attnviz.load_result(tmp_path / "x.safetensors")
-    assert torch.equal(again.mean, found.mean)
-    assert (again.roles, again.checkpoints) == (found.roles, found.checkpoints)
-    assert again.checked_agreement.verdict == "verified"
-    table = found.to_frame()
-    row = table[(table.checkpoint == "altered") & (table.statistic == "entropy")].iloc[-1]
-    assert (row["head"], row["role"]) == (found.heads[-1].head, found.roles[2][-1])
-    entropy = found.statistics.index("entropy")
-    assert row["mean"] == pytest.approx(float(found.mean[2, -1, entropy]))
-    assert row["change"] == pytest.approx(float(found.change[1, -1, entropy]))
-    assert table[table.checkpoint == "start"].change.isna().all()
-
-
 def test_a_pair_is_a_table_with_distances(texts_read, folders):
     pair = attnviz.compare(texts_read, models=folders)
     assert pair.checkpoints == ("plain", "altered")

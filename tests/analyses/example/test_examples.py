@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import attnviz
 from attnviz.formula.attention import attention, causal_mask
-from attnviz.io.export import save_result, to_data
 
 LAW = settings(deadline=None, max_examples=15, derandomize=True)
 
@@ -396,20 +395,3 @@ def test_a_cell_that_is_off_by_two_units_and_its_slack_is_flagged(
     changed = with_print(folder, given, printed).stages[number]
     follows = changed.from_printed_follows if linked else changed.from_inputs_follows
     assert (~follows).nonzero().tolist() == [[i, j]]
-
-
-def test_every_matrix_is_in_the_data_and_on_disk(tmp_path, phones):
-    data = to_data(phones)
-    assert data["scores printed"][1][3] == 1.96
-    assert data["scores from_printed_follows"][1][3] is False
-    assert data["head output from_printed_exactly"][0] == [True, False]
-    assert data["X given"][0] == [1.0, 0.5, 0.2, 0.1]
-    assert data["slips"] == ["K", "V", "scores"]
-    assert data["stages"][3]["sources"] == ["Q", "K"]
-    for suffix in (".json", ".npz", ".safetensors"):
-        save_result(phones, tmp_path / f"phones{suffix}")
-    assert json.loads((tmp_path / "phones.json").read_text())["counts"]["printed"] == 80
-
-
-def test_the_repr_is_one_line(phones):
-    assert repr(phones).startswith("ExampleResult('phones', 8 stages, 12 of 72 printed cells")

@@ -29,8 +29,6 @@ import attnviz
 from attnviz.analyses.explain import compute
 from attnviz.app import run
 from attnviz.attribution import deeplift, interventions, reference
-from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.prediction import LogitLens
 from attnviz.errors import InputError, ModelError
 
 TEXT = "we sat near the old river and talked for hours"
@@ -216,13 +214,6 @@ def test_a_token_of_a_generation(model):
 def test_generations_that_cannot_be(models, generate, kind, said):
     with pytest.raises(InputError, match=said):
         attnviz.explain(TEXTS[kind], generate=generate, model=models[kind])
-
-
-@pytest.mark.parametrize("part", ["heads", "lens"])
-def test_empty_tables_are_refused(part):
-    empty = torch.empty(0, 0)
-    with pytest.raises(InputError, match="should have"):
-        HeadEffects(empty, empty) if part == "heads" else LogitLens(empty, empty, empty, ())
 
 
 def test_the_word_and_the_head_are_found(results, kind):
@@ -451,17 +442,6 @@ def test_the_figure_is_readable(results, width):
         figure = attnviz.plot.explain(result, width=width)
         check_texts(figure)
         plt.close(figure)
-
-
-def test_a_result_is_saved_and_tabled(results, tmp_path, kind):
-    result = results[kind]
-    result.save(tmp_path / "one.safetensors")
-    loaded = attnviz.load_result(tmp_path / "one.safetensors")
-    assert loaded.headline == result.headline
-    assert torch.equal(loaded.decomposition.credit, result.decomposition.credit)
-    frame = result.to_frame()
-    assert list(frame["word"]) == list(result.words)
-    assert {"credit", "lost by replace", "consensus"} <= set(frame)
 
 
 def test_tables_have_no_number_of_a_method_for_words_that_are_not_measured(results):

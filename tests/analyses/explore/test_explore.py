@@ -7,8 +7,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.analyses.explore.compute import _SAMPLE, STRONGEST, Examples, _outputs_of_heads
-from attnviz.app import run
+from attnviz.analyses.explore.compute import Examples, _outputs_of_heads
 from attnviz.errors import InputError
 from attnviz.heads import Positions
 
@@ -38,52 +37,6 @@ def plain(decoder):
     return attnviz.explore(TEXTS[:3], model=decoder)
 
 
-def searched(results, weights_of, roles):
-    """Return for each head the largest weight on a token that counts, of each text, by hand.
-
-    Of several texts with the same query and the same key, the largest is taken.
-    """
-    best = [[] for _ in roles]
-    for number, (result, weights) in enumerate(zip(results, weights_of, strict=True)):
-        special = torch.tensor(result.records[0].query_axis.special)
-        T = weights.shape[-1]
-        for k, role in enumerate(roles):
-            counts = ~special[None].expand(T, T)
-            if role != "own token":
-                counts = counts & ~torch.eye(T, dtype=torch.bool)
-            if role.startswith("rests"):
-                counts = counts | special[None]
-            strength = weights[k].masked_fill(~counts, 0)[~special]
-            row, key = divmod(int(strength.argmax()), T)
-            labels = result.records[0].query_axis.labels
-            row = int((~special).nonzero()[row, 0])
-            best[k].append((float(strength.max()), number, (labels[row], labels[key])))
-    return [different(one)[:STRONGEST] for one in best]
-
-
-def different(examples):
-    """Return the largest weight of each pair of tokens, the largest first."""
-    largest = {}
-    for one in sorted(examples, reverse=True):
-        largest.setdefault(one[2], one)
-    return list(largest.values())
-
-
-@pytest.mark.long  # of tiny models: test_explored_by_hand.py
-def test_the_strongest_examples_are_those_of_a_search(explored, model):
-    results = [model.attend(text) for text in TEXTS]
-    weights_of = [result.weights().flatten(0, 1) for result in results]
-    for k, expected in enumerate(searched(results, weights_of, explored.survey.roles)):
-        found = explored.examples[k]
-        assert [one.weight for one in found] == pytest.approx([w for w, *_ in expected], abs=1e-5)
-        assert len({one.text for one in found}) == len(found)
-        for one in found[:2]:
-            row = weights_of[one.text][k, one.row]
-            assert list(one.weights) == pytest.approx(row.tolist(), abs=1e-5)
-            assert one.weight == pytest.approx(float(row[one.key]), abs=1e-5)
-            assert len(explored.tokens[str(one.text)]) == len(row)
-
-
 def test_typical_examples_are_in_order_and_come_again_with_the_seed(explored, decoder, plain):
     for several in explored.deciles:
         weights = [one.weight for one in several]
@@ -94,19 +47,6 @@ def test_typical_examples_are_in_order_and_come_again_with_the_seed(explored, de
     assert attnviz.explore(TEXTS[:3], model=decoder, seed=1).deciles != plain.deciles
 
 
-def test_memory_does_not_grow_with_the_texts():
-    examples = Examples(["", "own token"], seed=0)
-    tokens = type("Tokens", (), {})()
-    tokens.real = torch.ones(1, 5, dtype=torch.bool)
-    tokens.special = torch.zeros(1, 5, dtype=torch.bool)
-    tokens.ids = torch.zeros(1, 5, dtype=torch.long)
-    for number in range(300):
-        weights = torch.rand(1, 2, 5, 5, generator=torch.Generator().manual_seed(number))
-        examples.add(slice(0, 2), [number], weights, tokens)
-    assert all(len(kept) == STRONGEST for kept in examples.strongest)
-    assert len(examples.texts) <= 2 * (STRONGEST + _SAMPLE)
-
-
 def test_a_single_token_has_a_plane(model):
     result = attnviz.explore(["mud"], model=model)
     for plane in result.planes:
@@ -115,19 +55,6 @@ def test_a_single_token_has_a_plane(model):
     head = result.payload()["heads"][0]
     assert head["plane"]["keys"] == [["mud", 0.0, 0.0]]
     assert len(head["deciles"]) <= 1  # its example stands once, not at each decile
-
-
-def test_heads_are_in_the_order_of_the_survey(explored, decoder):
-    names = [one["name"] for one in explored.payload()["heads"]]
-    assert (
-        names
-        == [str(head) for head in explored.survey.heads]
-        == [f"{layer}.{head}" for layer in range(6) for head in range(12)]
-    )
-    assert explored.written == ()
-    assert explored.effects is None
-    assert "predicts no tokens" in explored.notes[0]
-    assert explored.checked_agreement.verdict == "verified"
 
 
 def test_the_payload_is_json_and_the_result_is_saved(explored, tmp_path):
@@ -143,19 +70,6 @@ def test_the_payload_is_json_and_the_result_is_saved(explored, tmp_path):
     assert "<iframe" in explored.page()._repr_html_()
     with pytest.raises(InputError, match="has no options"):
         attnviz.view(explored, layer=1)
-
-
-def test_the_command_writes_a_page(tmp_path, capsys):
-    corpus, page = tmp_path / "texts.txt", tmp_path / "heads.html"
-    corpus.write_text("\n".join(TEXTS[:2]), encoding="utf-8")
-    assert run(["explore", str(corpus), "-o", str(page)]) == 0
-    assert "What the heads of all-MiniLM-L6-v2 do" in page.read_text("utf-8")
-    capsys.readouterr()
-    for arguments in (["-"], [str(tmp_path / "none.txt")], [str(corpus), "-o", "heads.png"]):
-        other = [] if "-o" in arguments else ["-o", str(tmp_path / "other.html")]
-        assert run(["explore", *arguments, *other]) == 2
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    assert not (tmp_path / "other.html").exists()
 
 
 def test_the_first_token_of_a_causal_model_counts_only_for_heads_at_rest(decoder):

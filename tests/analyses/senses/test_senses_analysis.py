@@ -1,13 +1,11 @@
 """The senses of a word in the bundled model and in others, and their printed output."""
 
-import json
 from functools import cache, partial
 
 import numpy as np
 import pytest
 import torch
 from families import tiny
-from safetensors import safe_open
 
 import attnviz
 from attnviz.analyses.senses import compute
@@ -15,7 +13,6 @@ from attnviz.analyses.senses.sentences import bundled
 from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.batch import encode
-from attnviz.io.export import save_result, to_data, to_json
 
 TWO = {
     "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
@@ -279,23 +276,6 @@ def test_the_same_each_time_and_the_model_is_left_unchanged(model, two):
     assert again.scores == two.scores
     assert torch.equal(again.plane, two.plane)
     assert repr(two).startswith("SensesResult('bank', 6 occurrences of river, money, best ")
-
-
-def test_every_format_round_trips(tmp_path, two):
-    for ending in (".json", ".npz", ".safetensors"):
-        save_result(two, tmp_path / f"senses{ending}")
-    data = json.loads((tmp_path / "senses.json").read_text(encoding="utf-8"))
-    assert data == json.loads(to_json(to_data(two)))
-    assert np.shape(data["vectors"]) == (7, 6, 384)
-    assert [state["accuracy"] for state in data["states"]] == [s.accuracy for s in two.scores]
-    assert data["context_words"]["recalls"].keys() == {"river", "money"}
-    assert data["occurrences"][0]["sentence"] == "We sat on the bank."
-    assert data["agreement"]["verdict"] == "verified"
-    with np.load(tmp_path / "senses.npz") as arrays:
-        assert np.array_equal(arrays["plane"], two.plane.numpy())
-        assert arrays["sense_of_each"].tolist() == ["river"] * 3 + ["money"] * 3
-    with safe_open(tmp_path / "senses.safetensors", framework="pt") as file:
-        assert torch.equal(file.get_tensor("vectors"), two.vectors)
 
 
 def test_vectors_that_are_not_those_of_the_model_as_loaded_are_not_verified(monkeypatch, model):

@@ -323,23 +323,3 @@ def test_typed_and_file_sentences_are_combined(tmp_path):
         "money": ["The bank lent money."],
     }
     assert parse_named_sentences([], "--sentences") == {}
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("river", "NAME=SENTENCE or NAME=FILE, not 'river'"),
-        ("=The bank", "NAME=SENTENCE"),
-        ("river=", "NAME=SENTENCE"),
-        ("river=none.txt", "there is no file none.txt"),
-        ("river=some/where", "there is no file some/where"),
-        ("river=empty.txt", "empty.txt has no sentences for 'river'"),
-        ("river=bytes.txt", "bytes.txt is not UTF-8 text"),
-    ],
-)
-def test_invalid_input(tmp_path, monkeypatch, typed, said):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.txt").write_text("\n \n")
-    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(InputError, match=said):
-        parse_named_sentences([typed], "--sentences")

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 import torch
 from families import tiny
-from rich.console import Console
 from torch.testing import assert_close
 
 import attnviz
@@ -189,21 +188,3 @@ def test_a_new_method_is_one_function(monkeypatch, small):
 def test_an_unknown_method_is_one_line(model):
     with pytest.raises(InputError, match=r"not an attribution method\. Did you mean gradient-att"):
         attnviz.shift("bank", CASH, methods=["gradient-attn"], model=model)
-
-
-def test_methods_are_exported_and_printed(bank, model):
-    assert_close(bank.to_arrays()["method_gradient_attention"], bank.methods["gradient-attention"])
-    assert list(bank.about()["method_correlations"]) == list(NAMES)
-    assert "method rollout" in bank.to_frame()["quantity"].tolist()
-    console = Console(width=400)  # a column for each method
-    with console.capture() as capture:
-        console.print(bank)
-    assert "rank correlation ρ of gradient-attention: mask" in capture.get()
-    assert "by integrated-gradients" in capture.get()
-
-
-def test_methods_are_saved(tmp_path, bank):
-    attnviz.save_result(bank, tmp_path / "x.safetensors")
-    loaded = attnviz.load_result(tmp_path / "x.safetensors")
-    assert list(loaded.methods) == list(NAMES)
-    assert_close(loaded.methods["rollout"], bank.methods["rollout"])

@@ -150,11 +150,6 @@ def test_other_tokens_of_the_same_text_are_another_survey(tmp_path, texts, token
         attnviz.survey(texts[:4], model=other, out=tmp_path / "out", resume=True)
 
 
-def test_an_empty_folder_name_is_not_the_current_folder(capsys):
-    assert run(["survey", "no such corpus", "-o", ""]) == 2
-    assert "The folder for the survey has no name" in capsys.readouterr().err
-
-
 @contextmanager
 def room(size):
     """Let no file become larger."""

@@ -3,8 +3,6 @@
 import os
 from dataclasses import replace
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from families import tiny
@@ -14,7 +12,6 @@ from attnviz.app import run
 from attnviz.capture.batched import BatchedAttention
 from attnviz.errors import InputError
 from attnviz.terminal.console import console
-from tests.analyses.survey.english import sentences
 
 
 def test_known_heads_are_found(found):
@@ -159,21 +156,6 @@ def test_the_folder_is_checked_before_a_model_is_loaded(
     assert err.count("\n") == 1
 
 
-def test_the_figure_shows_every_statistic_and_names_the_heads(found):
-    result = found
-    figure = attnviz.plot.survey(result)
-    said = " ".join(text.get_text() for text in figure.texts)
-    assert "16 of 72 heads have a role on 64 texts, and 7 of these rest on the first token" in said
-    assert "previous token" in said
-    assert "Verified" in said
-    maps = [ax for ax in figure.axes if ax.images]
-    assert len([ax for ax in maps if ax.images[0].get_array().shape == (6, 12)]) == 11
-    shown = maps[2].images[0].get_array()
-    np.testing.assert_allclose(
-        np.asarray(shown), result.mean[:, result.of("previous")].reshape(6, 12)
-    )
-
-
 def test_as_many_heads_as_statistics_have_the_same_columns(found):
     count = len(found.statistics)
     names = [name for name, numbers in found.to_arrays().items() if name != "distances"]
@@ -181,30 +163,6 @@ def test_as_many_heads_as_statistics_have_the_same_columns(found):
     distances = found.distances[:count, :count]
     few = replace(found, **cut, heads=found.heads[:count], distances=distances)
     assert [*few.to_frame().columns] == [*found.to_frame().columns]
-
-
-@pytest.mark.long
-def test_the_command_writes_tables_and_the_figure(tmp_path, monkeypatch, capsys, once):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_text("\n".join(sentences(16)))
-    assert run(["survey", "corpus.txt", "-o", "out"]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert "previous token: 0.2" in out
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "parts", "summary.parquet", "survey.json", "survey.png", "survey.safetensors",
-    ]  # fmt: skip
-    summary = pq.read_table(tmp_path / "out" / "summary.parquet").to_pylist()
-    assert len(summary) == 72 * 11
-    (best,) = (
-        row for row in summary
-        if (row["layer"], row["head"], row["statistic"]) == (0, 2, "previous")
-    )  # fmt: skip
-    assert best["mean"] > 0.9
-    assert best["role"] == "previous token"
-    assert run(["survey", "corpus.txt", "-o", "out"]) == 2
-    assert run(["survey", "none.txt", "-o", "other"]) == 2
-    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("corpus", [["She sat down."], ["one two", "three four"]])
