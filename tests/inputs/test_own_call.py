@@ -42,10 +42,6 @@ def test_ids_are_those_of_the_tokenizers_own_call(family, kind, text):
         assert batch.inputs["decoder_input_ids"][0, 1:].tolist() == labels[:-1]
 
 
-def test_at_least_forty_families_are_compared():
-    assert len(TURNS) >= 40
-
-
 @pytest.fixture(scope="module")
 def small(tokenizer):
     return attnviz.load(tiny("bert"), tokenizer=tokenizer)

@@ -104,12 +104,6 @@ def test_a_mask_of_any_type_and_rows_of_any_length(small, tokenizer):
     )
 
 
-def test_several_texts_have_one_verdict(small):
-    report = attnviz.verify(["the train left", "a dog"], model=small)
-    assert report.verdict == "verified"
-    assert "12 heads on 2 texts" in report.summary()
-
-
 def test_texts_and_ids_in_one_list(exact_model, tokenizer):
     written = exact_model.attend(TEXT)
     mixed = exact_model.attend([TEXT, tokenizer(TEXT), tokenizer(TEXT)["input_ids"]])
@@ -209,11 +203,6 @@ def test_a_chat_asks_for_an_answer_only_where_tokens_are_generated(talking):
     answered = talking.attend(CHAT[:1], generate=3)  # the last one is not read
     assert answered.tokens[-5:-2] == ("[CLS]", "assistant", ":")
     assert len(answered.tokens) == len(talking.attend(CHAT[:1]).tokens) + 5
-
-
-def test_several_chats(talking):
-    several = talking.attend([CHAT, CHAT[:1]])
-    assert [result.provenance.text.count("assistant") for result in several] == [1, 0]
 
 
 WRONG = {

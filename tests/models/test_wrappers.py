@@ -102,16 +102,6 @@ def test_the_note_is_in_results_and_in_what_is_drawn(tokenizer):
     assert note in result._repr_html_()
 
 
-def test_functions_take_wrapped_models(tokenizer):
-    pipeline = transformers.FeatureExtractionPipeline(tiny("bert"), tokenizer=tokenizer)
-    report = attnviz.verify(TEXTS[0], model=pipeline)  # the tokenizer is the pipeline's
-    assert report.verdict == "verified"
-
-
-def test_plain_models_have_no_note(tokenizer):
-    assert attnviz.load(tiny("bert"), tokenizer=tokenizer).attend(TEXTS[0]).notes == ()
-
-
 def test_trainer_gives_its_model_and_tokenizer(tokenizer, tmp_path):
     arguments = transformers.TrainingArguments(output_dir=str(tmp_path), report_to=[])
     trainer = transformers.Trainer(model=tiny("bert"), args=arguments, processing_class=tokenizer)

@@ -183,22 +183,6 @@ def test_the_boundary_of_a_pair_lies_before_its_second_text(pair):
     assert row == 7
 
 
-@pytest.mark.parametrize(
-    ("selection", "said"),
-    [
-        ({"layer": 6, "head": 0}, "layer 6 is out of range"),
-        ({"layer": -1, "head": 0}, "layer -1 is out of range"),
-        ({"layer": 0, "head": 12}, "head 12 is out of range"),
-        ({"layer": 0, "head": [0, -1]}, "head -1 is out of range"),
-        ({"layer": 0, "head": []}, "list of heads is empty"),
-        ({"layer": 0, "head": 0, "special": "drop"}, "keep, hide or remove, not 'drop'"),
-    ],
-)
-def test_invalid_choices_are_refused_with_the_valid_ones(train, selection, said):
-    with pytest.raises(InputError, match=said):
-        attention_map(train, **selection)
-
-
 def side_of(*labels):
     count = len(labels)
     flags = (False,) * count

@@ -3,21 +3,18 @@
 import io
 from dataclasses import FrozenInstanceError, replace
 from html import escape
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from golden.saved_results import SAVED
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from reports import forget_day
 from rich.console import Console
 
 import attnviz
 from attnviz.errors import InputError
 from attnviz.io.export import to_data
-from attnviz.results.base import Result, Savable, as_html, doc, documented, stored
+from attnviz.results.base import Result, as_html, doc, documented, stored
 from attnviz.runtime import text_as_html
 
 NAMES = ("map", "map-image", "maps", "steps", "senses", "shift", "survey", "compare", "example")
@@ -63,14 +60,6 @@ def test_the_table_has_a_row_for_each_number(result):
     assert len(frame) == len(next(iter(columns.values()))) > 0
 
 
-def test_a_map_as_a_table():
-    drawn = attnviz.load_result(SAVED / "map.safetensors")
-    frame = drawn.to_frame(wide=False)
-    first = frame.iloc[1]
-    assert (first["query"], first["key"]) == (drawn.rows[0], drawn.columns[1])
-    assert first["weight"] == drawn.weights[0, 1].item()
-
-
 def test_a_notebook_shows_the_figure_and_what_the_command_line_prints(result):
     html = result._repr_html_()
     assert html.startswith("<img")
@@ -91,28 +80,11 @@ def test_a_result_that_cannot_be_drawn_shows_its_text(whole):
     assert text_as_html(whole).startswith("<pre")
 
 
-def test_a_whole_result_prints_its_stages(whole):
-    text = printed(whole)
-    assert "largest difference" in text
-    assert "planted on purpose: caught in" in text
-    assert "largest difference" in whole._repr_html_()
-
-
 def test_labels_are_escaped_for_a_notebook():
     drawn = attnviz.load_result(SAVED / "map.safetensors")
     evil = replace(drawn, rows=("<script>", *drawn.rows[1:]))
     assert "<script>" not in evil._repr_html_()
     assert "&lt;script&gt;" in evil._repr_html_()
-
-
-@pytest.mark.parametrize("result", ["map", "steps"], indirect=True)
-def test_it_draws_itself(result):
-    """As all do for a notebook, above."""
-    assert isinstance(result.plot(), Axes | Figure)
-
-
-def test_a_whole_result_draws_a_heatmap(whole):
-    assert isinstance(whole.plot(layer=0, head=0), Axes)
 
 
 def test_inconsistent_results_cannot_be_built(whole):
@@ -152,10 +124,3 @@ def test_a_field_is_described_once_and_listed_in_the_docstring(monkeypatch):
     assert "notes" in stored(replace(heads, notes=("short",)))
     with pytest.raises(FrozenInstanceError):
         heads.names = ()
-
-
-def test_every_part_of_a_result_can_be_saved(whole, tmp_path):
-    for part in (whole.records[0], whole.agreement, whole.records[0].key_axis):
-        assert isinstance(part, Savable)
-        part.save(Path(tmp_path) / "part.safetensors", force=True)
-        assert type(attnviz.load_result(tmp_path / "part.safetensors")) is type(part)

@@ -9,7 +9,6 @@ import pytest
 
 import attnviz
 from attnviz.analyses.maps.compute import attention_map
-from attnviz.app import run
 from attnviz.errors import OutputError
 from attnviz.io.files import (
     DATA_SUFFIXES,
@@ -92,40 +91,6 @@ def test_a_file_created_during_the_run_stays(train, tmp_path):
     with pytest.raises(OutputError, match="not overwritten by default"):
         save(train, path)
     assert path.read_text() == "meanwhile"
-
-
-WRITING = {
-    "heatmap": ["heatmap", TEXT],
-    "heads": ["heads", TEXT],
-    "steps": ["steps", TEXT],
-    "senses": ["senses", "bank"],
-    "shift": ["shift", "bank", "the bank was full of mud"],
-    "example": ["example", "cat"],
-}
-
-
-@pytest.mark.parametrize("arguments", WRITING.values(), ids=WRITING)
-def test_every_command_refuses_to_overwrite_data_before_it_loads_a_model(
-    capsys, monkeypatch, tmp_path, arguments
-):
-    monkeypatch.setattr(
-        "attnviz.pipeline.attend.load", lambda *a, **k: pytest.fail("a model was loaded")
-    )
-    path = tmp_path / "x.json"
-    path.write_text("mine")
-    assert run([*arguments, "-o", str(path)]) == 4
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "--force" in err
-    assert path.read_text() == "mine"
-
-
-def test_a_command_overwrites_with_force(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text("mine")
-    assert run(["example", "cat", "-o", str(path), "--force"]) == 0
-    assert path.read_text() != "mine"
-    assert run(["example", "cat", "-o", str(path)]) == 4
 
 
 # --- writing

@@ -32,12 +32,6 @@ def succeeds(capsys, *arguments, code=0):
     return capsys.readouterr()
 
 
-def test_json_and_a_file_together(capsys):
-    said = succeeds(capsys, "heatmap", TEXT, "--json", "-o", "x.json")
-    assert said.out == Path("x.json").read_text()
-    assert said.err == "wrote x.json\n"
-
-
 def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys):
     arguments = ["heatmap", LONGER, "--special", "remove"]
     succeeds(capsys, *arguments, "-o", "x.svg")
@@ -63,41 +57,6 @@ def test_several_layers_show_their_mean_of_all_heads_or_of_one(capsys, model):
     np.testing.assert_allclose(json.loads(said)["weights"], of_layers.mean((0, 1)), atol=1e-6)
     said = succeeds(capsys, "heatmap", TEXT, *both, "--head", "3").out
     assert "Mean of layers 1, 4, head 3" in said
-
-
-def test_the_chosen_head_is_named_with_reason_and_runners_up(capsys):
-    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
-    data = json.loads(Path("x.json").read_text())
-    assert "largest weight between content words" in data["notes"][0]
-    (heads,) = data["heads"]
-    assert f"Layer {data['layer']}, head {heads}, all-MiniLM-L6-v2" in out
-    (ranking,) = [line for line in out.splitlines() if line.startswith("weight between content")]
-    assert f": {data['layer']}.{heads} (" in ranking
-    assert ranking.count("(") == 6
-
-
-def test_find_names_the_heads_that_relate_two_words_above_function_words(capsys, train):
-    said = succeeds(capsys, "heatmap", LONGER, "--find", "train:station", "-o", "x.json").out
-    assert "weight from “train” to “station”, largest first" in said
-    (line,) = [line for line in said.splitlines() if line.startswith("above “on” and “the” in")]
-    named = line.partition("heads: ")[2].split(", ")
-    assert line.startswith(f"above “on” and “the” in {len(named)} of 72 heads")
-    expected = set()
-    for layer in range(6):
-        for head, row in enumerate(train.weights(layer)[:, 2]):
-            if row[5] > max(row[1], row[4], row[6]):
-                expected.add(f"{layer}.{head}")
-    assert set(named) == expected
-    assert f"{json.loads(Path('x.json').read_text())['layer']}." in named[0]
-
-
-def test_verify_prints_each_stage_and_the_caught_canary(capsys):
-    out = succeeds(capsys, "verify", TEXT).out
-    for stage in STAGES:
-        (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{stage}  ")]
-        assert line.rstrip().endswith("agrees")
-    assert "a scale 1 % off, planted on purpose: caught in 6 of 6 layers" in out
-    assert list(Path().iterdir()) == []
 
 
 @pytest.fixture
@@ -213,31 +172,21 @@ def test_lines_end_between_words_in_a_terminal_and_are_whole_elsewhere(capsys, t
     assert " ".join(lines).split() == " ".join(whole).split()
 
 
-def test_words_that_do_not_fit_above_a_map_are_listed_with_what_they_attend_to(capsys):
-    arguments = "heatmap", "one two three four five six " * 8, "-o", "x.json"
-    lines = succeeds(capsys, *arguments, "--layer", "0", "--head", "2").out.splitlines()
-    assert lines[1].split() == ["two", "→", "one", "100%", "████████"]
-    assert lines[2].split() == ["three", "→", "two", "100%", "████████"]
-    assert "10 more words are in the file" in lines[41]
-
-
 def test_odd_words_are_printed_literally(capsys):
     out = succeeds(capsys, "heatmap", "[bold] $$ <b> \\frac [/]", "-o", "x.svg").out
     names = [line[0] for line in rows_of_map(out)]
     assert " ".join(names) == "[CLS] [ bold ] $ $ < b > \\ frac [ / ] [SEP]"
 
 
-@pytest.mark.parametrize("command", [[], ["heatmap"], ["heads"], ["verify"]])
-def test_help_imports_no_heavy_library(command):
+def test_help_imports_no_heavy_library():
     code = (
-        "import sys; from attnviz.app import run; run(sys.argv[1:]); "
+        "import sys; from attnviz.app import run; "
+        "[run([*command, '--help']) for command in ([], ['heatmap'], ['heads'], ['verify'])]; "
         "print(*{'torch', 'transformers', 'matplotlib', 'seaborn', 'pandas'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command, "--help"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n\n")
-    assert "Usage: attnviz" in done.stdout
+    assert done.stdout.count("Usage: attnviz") == 4
 
 
 def test_help_wraps_at_the_terminal_width(capsys):
@@ -273,19 +222,3 @@ def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys
     assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
     assert "--target" in capsys.readouterr().err
     assert not (tmp_path / "no.png").exists()
-
-
-def test_steps_prints_every_stage_and_every_key(capsys):
-    arguments = ["steps", TEXT, "--layer", "5", "--head", "3", "--word", "train", "-o", "s.svg"]
-    out = succeeds(capsys, *arguments).out
-    lines = out.splitlines()
-    assert lines[0] == "Layer 5, head 3 of all-MiniLM-L6-v2, following “train”"
-    names = ["X", "Q", "K", "V", "scores", "scaled scores", "weights", "A", "heads", "output"]
-    assert [next(line for line in lines if line.startswith(f"{name} ")) for name in names]
-    result = attnviz.attend(TEXT)
-    taken = attnviz.steps(result, layer=5, head=3, word="train")
-    station = next(line for line in lines if line.startswith("station")).rstrip()
-    assert f"{taken['weights'].values[2, 5]:.2f}" in station
-    assert station.endswith(f" {100 * taken.shares[5]:.0f}%")
-    assert max(map(len, lines[:-2])) <= 80
-    assert "Queries Q" in texts_in_svg("s.svg")

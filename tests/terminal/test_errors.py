@@ -17,7 +17,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import BertConfig, BertModel
 from transformers.models.bert.modeling_bert import BertEncoder
 
@@ -141,27 +140,6 @@ def test_nohup_is_respected():
         assert process.stdout.read() == b""
 
 
-ASCII = {"PYTHONIOENCODING": "ascii"}
-STREAMS = {
-    "no standard output": ("--version >&-", {}, 0, "", ""),
-    "no standard error": ("heatmap x -o none/x.png 2>&-", {}, 4, "", ""),
-    "no streams at all": ("example cat -o x.json <&- >&- 2>&-", {}, 0, "", ""),
-    "a full standard error": ("heatmap x -o none/x.png 2>/dev/full", {}, 4, "", ""),
-    "a full standard error, warnings as errors": (
-        "example cat --json 2>/dev/full", {"PYTHONWARNINGS": "error"}, 0, '"example": "cat"', "",
-    ),
-    "no reader of standard error": ("heatmap x -o none/x.png 2>&1 | true", {}, 0, "", ""),
-    "ascii": ("heatmap x -o nöne/x.png", ASCII, 4, "", r"folder n\xf6ne does not exist"),
-    "ascii, results": ("models bert", ASCII, 0, "agrees", ""),
-    "no locale": (
-        "heatmap x -o nöne/x.png",
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-        4, "", r"folder n\ufffd\ufffdne does not exist",
-    ),
-    "a line in a name": ("heatmap x -o 'a\nb/\x1b[31mx.png'", {}, 4, "", "a b does not exist"),
-}  # fmt: skip
-
-
 def in_terminal(**known):
     """Run a command in a terminal; return its output."""
     terminal, end = pty.openpty()
@@ -246,15 +224,6 @@ def test_an_error_inside_a_model_is_one_line(capsys, monkeypatch):
     assert code == 3
     assert "BertModel fails on this input (" in err
     assert "(RuntimeError: shapes do not fit)" in err
-
-
-def test_an_error_inside_a_submodule_is_one_line(capsys, monkeypatch):
-    part = torch.nn.Identity()
-    part.forward = broken
-    monkeypatch.setattr("attnviz.pipeline.run.capture", lambda *_: part(None))
-    code, err = fails(capsys, "heatmap", TEXT)
-    assert code == 3
-    assert "RuntimeError: shapes do not fit. Add --debug" in err
 
 
 class Panic(BaseException):

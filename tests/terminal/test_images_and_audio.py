@@ -11,7 +11,6 @@ from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz
 from attnviz.app import run
-from attnviz.errors import ModelError
 from attnviz.models.checkpoint import load_checkpoint
 
 
@@ -77,14 +76,6 @@ def test_an_image_is_drawn_with_the_requested_patch(capsys, saved, shapes):
     assert "key (attended to)" in Path("m.svg").read_text(encoding="utf-8")
 
 
-def test_every_command_reads_an_image(capsys, saved, shapes):
-    for command in ("heatmap", "heads"):
-        succeeds(capsys, command, "--image", shapes, "--model", saved("vit"))
-        assert Path(f"{command}.png").is_file()
-    out = succeeds(capsys, "verify", "--image", shapes, "--model", saved("vit"), "--json")
-    assert json.loads(out)["verdict"] == "verified"
-
-
 @pytest.mark.parametrize("command", ["heatmap", "heads", "steps"])
 def test_the_input_image_is_not_overwritten(command, capsys, shapes):
     """Even if attnviz drew it, and even with --force."""
@@ -99,26 +90,6 @@ def test_the_input_image_is_not_overwritten(command, capsys, shapes):
     assert Path(drawn).read_bytes() == before
 
 
-def test_a_text_with_an_image(capsys, saved, shapes):
-    command = ["heatmap", "a red circle", "--image", shapes, "--model"]
-    succeeds(capsys, *command, saved("clip"), "--stack", "vision", "-o", "clip.png")
-    text = json.loads(succeeds(capsys, *command, saved("clip"), "--stack", "text", "--json"))
-    assert text["rows"] == ["[CLS]", "a", "red", "circle", "[SEP]"]
-    in_text = json.loads(succeeds(capsys, *command, saved("llava"), "--stack", "decoder", "--json"))
-    assert in_text["rows"][-4:] == ["a", "red", "circle", "[SEP]"]
-    assert in_text["patches_of_rows"][1] == [0, 0]
-
-
-def test_audio_with_a_target(capsys, saved, tone):
-    command = ["heatmap", "--audio", tone, "--target", "a tone", "--model", saved("whisper")]
-    succeeds(capsys, *command, "-o", "x.svg")
-    drawn = Path("x.svg").read_text(encoding="utf-8")
-    assert "tone.wav (1.00 s at 16,000 Hz), read by whisper to say “a tone”." in drawn
-    assert "key (attended to), s" in drawn
-    out = succeeds(capsys, *command, "--special", "remove", "--stack", "encoder", "--json")
-    assert len(json.loads(out)["seconds_of_rows"]) == 50
-
-
 def test_audio_alone_is_transcribed(capsys, saved, tone):
     command = ["heatmap", "--audio", tone, "--model", saved("whisper"), "-o", "alone.svg"]
     assert run([*command, "--caption", "full"]) == 0
@@ -126,20 +97,6 @@ def test_audio_alone_is_transcribed(capsys, saved, tone):
     drawn = Path("alone.svg").read_text(encoding="utf-8")
     assert "The target is the model's own transcript." in drawn
     assert "Padding not drawn (" in drawn
-
-
-def test_errors_are_one_line(capsys, saved, shapes, tone):
-    vit = ["heatmap", "--image", shapes, "--model", saved("vit")]
-    outside = refused(capsys, *vit, "--patch", "9,9")
-    assert "(9, 9) is not a query of the map. Choose [CLS] or a patch" in outside
-    assert "from (0, 0) to (3, 3)" in outside
-    assert "reads an image, not a text" in refused(
-        capsys, "heatmap", "a cat", "--model", saved("vit")
-    )
-    assert "reads an image, not a sound" in refused(
-        capsys, "heatmap", "--audio", tone, "--model", saved("vit")
-    )
-    assert "reads a text, not an image" in refused(capsys, "heatmap", "--image", shapes)
 
 
 @pytest.mark.parametrize("family", ["vit", "clip", "whisper", "wav2vec2", "llava"])
@@ -156,23 +113,6 @@ def copy(folder, to):
     for file in Path(folder).iterdir():
         (to / file.name).write_bytes(file.read_bytes())
     return to
-
-
-def test_missing_processors_and_remote_code_are_refused(saved, tmp_path, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on standard input"))
-    folder = copy(saved("vit"), tmp_path)
-    settings = json.loads((folder / "preprocessor_config.json").read_text())
-    own = {"auto_map": {"AutoImageProcessor": "own.Own"}, "image_processor_type": "Own"}
-    (folder / "preprocessor_config.json").write_text(json.dumps(settings | own))
-    with pytest.raises(ModelError, match=r"wants remote code, which .* not run\. Pass proc"):
-        attnviz.load(folder)
-    (folder / "preprocessor_config.json").write_text("{")
-    with pytest.raises(ModelError, match=r"preprocessor_config.json cannot be read: "):
-        attnviz.load(folder)
-    (folder / "preprocessor_config.json").unlink()
-    with pytest.raises(ModelError, match=r"there is no processor that reads image"):
-        attnviz.load(folder)
-    assert attnviz.load(folder, processor=saved("vit")).attend(image=picture()).image is not None
 
 
 def test_a_processor_can_be_a_folder(saved, tmp_path):

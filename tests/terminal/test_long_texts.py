@@ -93,21 +93,6 @@ def test_impossible_requests_are_one_line(arguments, said, file, capsys):
     assert not Path("heatmap.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "there is no such file"),
-        (b"", "at least one word"),
-        (b"\xff\xfe\x00", "UTF-8"),
-    ],
-)
-def test_files_without_text(content, said, capsys):
-    if content is not None:
-        Path("other.txt").write_bytes(content)
-    assert run(["heatmap", "--file", "other.txt"]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_progress_is_reported_from_0_to_100_percent(model):
     heard = []
     with progress.listening(lambda name, done: heard.append((name, done))):

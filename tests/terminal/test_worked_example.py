@@ -104,13 +104,9 @@ def test_unreadable_input_is_one_line(capsys, arguments, said):
 NUMBERS = "X must have rows of equal length, at most 32 × 32 numbers up to 1,000,000,000"
 TEXTS = {
     "not JSON": ('{"X": [[1, 2]\n "W_q": 1}', "line 2 column 2"),
-    "empty": ("", "line 1 column 1"),
     "a list": ("[1]", "is not a JSON object"),
     "NaN": ('{"X": [[NaN]]}', NUMBERS),
-    "infinite": ('{"X": [[-Infinity]]}', NUMBERS),
     "too large": ('{"X": [[1e400]]}', NUMBERS),
-    "far too large": ('{"X": [[1e99999999999999999999]]}', "InvalidOperation"),
-    "very many digits": (f'{{"X": [[{"9" * 5000}]]}}', NUMBERS),
     "deep": ('{"X": ' + "[" * 100_000 + "]" * 100_000 + "}", "maximum recursion depth exceeded"),
     "huge": ('{"title": "' + "x" * 1_000_001 + '"}', "more than 1,000,000 bytes"),
 }
@@ -136,53 +132,21 @@ def test_a_file_without_read_permission(capsys):
 ONE = [[1]]
 WRONG = {
     "unknown field": ({"W_qq": ONE}, "'W_qq' is not a field of own.json. Did you mean W_q"),
-    "far field": ({"zebra": 1}, "'zebra' is not a field of own.json. Use X, W_q"),
     "unequal rows": ({"X": [[1, 2, 3], [4]]}, "X must have rows of equal length"),
-    "no rows": ({"X": []}, "X must have rows of equal length"),
-    "empty row": ({"X": [[]]}, "X must have rows of equal length"),
-    "a number": ({"X": 3}, "X must have rows of equal length"),
     "a string in it": ({"X": [[1, "2", 3]]}, NUMBERS),
-    "null in it": ({"X": [[1, None, 3]]}, NUMBERS),
-    "too many rows": ({"X": [[1, 2, 3]] * 65}, NUMBERS),
     "inner sizes": (
         {"W_q": [[1, 0], [0, 1]]},
         "do not fit for Q: X (2, 3) and W_q (2, 2). Perhaps",
     ),
-    "widths": ({"W_k": [[1], [1], [1]]}, "fit for scores: Q (2, 2) and K (2, 1)"),
     "mask": ({"mask": [[1, 0], [1, 1]]}, 'mask must be "causal"'),
-    "mask word": ({"mask": "future"}, 'mask must be "causal"'),
-    "scale": ({"scale": "1/2"}, "scale must have rows of equal length, at most 32 × 32 numbers"),
     "tokens": ({"tokens": ["a"]}, "tokens or queries has 1 labels, and X needs 2"),
-    "queries": ({"queries": ["a"]}, "tokens or queries has 1 labels, and X needs 2"),
     "both": ({"Q": [[1, 2], [3, 4]]}, "Q is given, and so is what it is computed from"),
-    "scores too": (
-        {"scores": [[1, 2], [3, 4]]},
-        "scores is given, and so is what it is computed from",
-    ),
-    "weights too": (
-        {"weights": [[1, 0], [0, 1]]},
-        "weights is given, and so is what it is computed from",
-    ),
     "no X": ({"X": None}, "Nothing can be computed from W_k, W_q, W_v. Give X with W_q"),
-    "only X": (
-        {"W_q": None, "W_k": None, "W_v": None},
-        "Nothing can be computed from X. Give X with W_q",
-    ),
-    "mask for nothing": (
-        {"W_k": None, "mask": "causal"},
-        "Nothing can be computed from mask. Give X with W_q",
-    ),
-    "scale for nothing": (
-        {"W_k": None, "scale": 1},
-        "Nothing can be computed from scale. Give X with W_q",
-    ),
-    "printed no object": ({"printed": ONE}, "own.json is not a worked example in JSON"),
     "printed shape": ({"printed": {"Q": ONE}}, "printed Q must have the shape (2, 2)"),
     "printed stage": (
         {"printed": {"score": ONE}},
         "'score' is not a stage that is computed. Did you mean scores",
     ),
-    "printed too far": ({"printed": {"W": ONE}}, "Use Q, K, V, scores, scaled scores, weights"),
     "note too far": (
         {"notes": {"output": "why"}},
         "'output' is not a stage that is computed",
@@ -199,9 +163,6 @@ def test_fields_that_do_not_fit(capsys, changes, said):
 LATER = {
     "nothing": ({}, "Nothing can be computed from an empty example. Give X with W_q"),
     "scores, no scale": ({"scores": ONE}, "Nothing can be computed from scores. Give X"),
-    "weights, no V": ({"weights": ONE}, "Nothing can be computed from weights"),
-    "V unused": ({"X": ONE, "W_q": ONE, "V": ONE}, "Nothing can be computed from V. Give X"),
-    "V alone": ({"V": ONE}, "Nothing can be computed from V"),
     "rows of V": (
         {"weights": [[0.5, 0.5]], "V": ONE},
         "fit for head output: weights (1, 2) and V (1, 1)",

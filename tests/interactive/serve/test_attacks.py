@@ -231,12 +231,6 @@ def test_too_many_tokens(reader, path, asked):
     assert "at most 64 are read here. Shorten it." in told
 
 
-def test_more_tokens_than_the_model_can_read(reader):
-    told = refused(reader.post("/attention", json={"text": "go " * 600}), 400)
-    assert "The text has 602 tokens, and at most 64 are read here. Shorten it." in told
-    assert "truncate" not in told  # a page has no such option
-
-
 def test_a_word_without_sentences_has_a_readable_answer(reader):
     told = refused(reader.post("/senses", json={"word": "zebra"}), 400)
     assert "'zebra' has no bundled sentences. Type your own, or one of bank, " in told

@@ -180,11 +180,6 @@ def traces(model):
     )
 
 
-BETWEEN = [
-    pytest.param(share, marks=pytest.mark.long) for share in (0.01, 0.1, 0.2, 0.6, 0.8, 0.95, 0.99)
-]
-
-
 @pytest.fixture(scope="module")
 def whole(model, train):
     """Return a run that was not stopped, which has counted its checks."""
@@ -193,7 +188,7 @@ def whole(model, train):
     return job
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 1.0, *BETWEEN])
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
 def test_a_run_stops_anywhere_and_the_model_is_unchanged(model, train, whole, share):
     text = train.provenance.text
     before = traces(model)

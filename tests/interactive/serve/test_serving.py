@@ -23,7 +23,6 @@ from families import tiny
 from tokenizers.processors import TemplateProcessing
 
 import attnviz
-from attnviz.app import run
 from attnviz.interactive.serve.app import Cancelled, _names
 from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.handlers import answer as answered
@@ -131,13 +130,6 @@ def test_a_missing_font_is_reported_to_the_reader_only(reader):
     assert all("font" in said for said in answer.json()["warnings"])
 
 
-@pytest.mark.parametrize("word", ["bnak", "the"])
-def test_a_word_without_sentences(reader, word):
-    answer = reader.post("/senses", json={"word": word})
-    assert answer.status_code == 400
-    assert "has no bundled sentences. Type your own, or one of bank, " in answer.text
-
-
 OWN_RIVER = ["on the bank of the river", "the muddy bank"]
 OWN_MONEY = ["a bank loan", "a big bank"]
 
@@ -199,13 +191,6 @@ def test_the_paths_and_bricks_of_a_shift(reader, small, regions):
     kinds = [word["kind"] for word in found["words"]]
     assert kinds[0] == kinds[-1] == "special"
     assert [n for n, kind in enumerate(kinds) if kind == "explained"] == [result.at]
-
-
-def test_a_region_without_a_name(reader):
-    asked = {"word": "bank", "text": "on the bank", "toward": "the bank of the lake"}
-    answer = reader.post("/shift", json=asked)
-    assert answer.status_code == 400
-    assert "Sentence 1 has no region. Type the region and a colon" in answer.text
 
 
 def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_numbers(tokenizer):
@@ -436,30 +421,3 @@ def stop_by_ctrl_c(served, reader):
 def test_this_machine_goes_by_its_own_names(host):
     assert _names(host)[0] == host
     assert set(_names(host)) == {"127.0.0.1", "localhost", "::1"}
-
-
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr("attnviz.errors.find_spec", lambda name: None)
-    assert run(["serve"]) == 2
-    said = capsys.readouterr().err
-    assert "pip install 'attnviz[serve]'" in said
-    assert said.count("\n") == 1
-
-
-def test_a_port_in_use(server, capsys):
-    assert run(["serve", "--port", str(server.port)]) == 2
-    assert "Address already in use. Choose another --port" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("host", ["203.0.113.7", "no such host", "a" * 300])
-def test_a_foreign_host(host, capsys):
-    assert run(["serve", "--port", "0", "--host", host]) == 2
-    said = capsys.readouterr().err
-    assert "cannot listen at" in said
-    assert said.count("\n") == 1
-
-
-def test_a_missing_or_repeated_model(small, capsys):
-    assert run(["serve", "--port", "0", "--model", "./no-such-folder"]) == 3
-    assert run(["serve", "--port", "0", "--model", str(small), "--model", str(small)]) == 2
-    assert "--model names small twice. Leave one out." in capsys.readouterr().err

@@ -2,10 +2,6 @@
 
 from robustness.catalogue.case import called, typed
 
-_SENSES = (
-    "senses bank --sentences mud='the bank of mud' --sentences mud='a bank of mud at home' "
-    "--sentences cash='the bank of cash' --sentences cash='a bank of cash at home' -m tiny"
-)
 _SERVE = "serve -m tiny --port"
 
 COMMANDS = {

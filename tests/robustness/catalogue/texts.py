@@ -2,7 +2,6 @@
 
 from robustness.catalogue.case import called, typed
 
-_CUT = "attnviz: Note: text cut from 100002 to 64 tokens."
 _DROPPED = "the tokenizer drops control characters of the text: U+0001, U+0007,"
 
 TEXTS = {
