@@ -11,7 +11,6 @@ import pytest
 
 import attnviz
 from attnviz.analyses.survey.corpus import TextCorpus, parse_corpus
-from attnviz.app import run
 from attnviz.errors import InputError
 
 TEXTS = ["One, “two”.", "drei\tvier", "5 < 6"]
@@ -179,19 +178,6 @@ def test_neither_file_nor_string():
         list(read_texts("none.txt"))
     with pytest.raises(InputError, match="Text 2 is 3, not a string"):
         list(read_texts(["a", 3]))
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("none.txt", "There is no file none.txt"), ("x.doc", "is not a corpus")]
-)
-@pytest.mark.parametrize("command", [("survey",), ("compare", "no-such-model", "no-such-model")])
-def test_the_corpus_is_checked_before_a_model_is_loaded(
-    command, name, said, capsys, monkeypatch, tmp_path
-):
-    monkeypatch.chdir(tmp_path)
-    more = ("-m", "no-such-model") if command == ("survey",) else ()
-    assert run([*command, name, *more]) == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reader", [attnviz.survey, attnviz.explore])

@@ -88,27 +88,6 @@ def planted():
     return attnviz.load(module, tokenizer=tokenizer())
 
 
-@pytest.mark.long
-def test_heads_made_by_hand_are_named_and_confirmed(planted):
-    result = attnviz.survey(probe="induction,retrieval,ioi,inhibition", model=planted)
-    induction, needle, mover, inhibition = result.confirmations
-    assert not induction.confirmed
-    assert (needle.role, needle.heads, needle.confirmed) == ("retrieval", ((1, 1),), True)
-    assert (mover.role, mover.heads, mover.confirmed) == ("name mover", ((1, 0),), True)
-    assert (inhibition.role, inhibition.heads) == ("subject inhibition", ((0, 0),))
-    assert inhibition.confirmed
-    assert mover.accuracy > 0.9 > 0.7 > mover.accuracy_without
-    # It reads both needles, so the right one is not sure.
-    assert needle.log_probability_without < needle.log_probability - 0.5
-    assert min(mover.random_accuracies) == mover.accuracy  # the others are idle
-    counts = [int(result.count[0, result.of(name)]) for name in ("induction", "name mover", "self")]
-    assert counts == [20, 48, 116]  # each on its own texts
-    head = [str(one) for one in result.heads].index("1.0")
-    assert result.mean[head, result.of("name mover")] > 0.9
-    assert result.agreement.parts["weights"] == "verified"
-    assert result.plot() is not None
-
-
 def test_roles_have_different_colors(model):
     result = attnviz.survey(["The cat saw the dog."], model=model)
     roles = [one.role for one in STATISTICS if one.role and not one.resting]

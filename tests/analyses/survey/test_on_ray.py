@@ -176,14 +176,6 @@ def test_every_sentence_occurs_once_if_the_command_dies_too(corpus, cluster):
 
 
 @pytest.mark.long
-def test_every_sentence_occurs_once_without_failures(corpus, cluster):
-    folder, size, expected = corpus
-    address = cluster.address
-    finished(started(folder, size, "-o", "calm", "--engine", "ray", "--address", address))
-    same(expected, table(folder / "calm", 8 * size))
-
-
-@pytest.mark.long
 def test_an_address_of_another_service_is_refused(tmp_path):
     (tmp_path / "corpus.txt").write_text("one two\n")
     with socketserver.TCPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:

@@ -21,7 +21,6 @@ from attnviz.analyses.survey.probes import (
     confirm,
     find_probes,
 )
-from attnviz.app import run
 from attnviz.errors import InputError
 
 WORDS, LENGTH, HEADS = 30, 41, 21
@@ -210,32 +209,38 @@ def test_a_model_that_predicts_no_tokens_confirms_nothing(model):
     assert result.plot() is not None
 
 
-def test_probes_are_found_by_name(tmp_path, capsys):
+def test_probes_are_found_by_name():
     assert [one.name for one in find_probes("sink,induction")] == ["sink", "induction"]
     assert [*PROBES] == [
         "ioi", "inhibition", "induction", "previous", "duplicate", "sink", "retrieval",
     ]  # fmt: skip
     with pytest.raises(InputError, match="Did you mean"):
         find_probes("inducton")
-    with pytest.raises(InputError, match="There is no probe"):
-        find_probes("")
-    with pytest.raises(InputError, match="must be a name"):
-        find_probes(5)
     with pytest.raises(InputError, match="Give one of these: texts"):
         attnviz.survey(["a text"], probe="sink")
     with pytest.raises(InputError, match="Give one of these: texts"):
         attnviz.survey()
-    folder = str(tmp_path / "survey")
-    for arguments in (["survey", "-o", folder], ["survey", "x.txt", "--probe", "sink"],
-                      ["survey", "--probe", "sinks", "-o", folder]):  # fmt: skip
-        assert run(arguments) == 2
-        assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    assert not (tmp_path / "survey").exists()
 
 
-def test_a_survey_with_confirmations_is_saved_and_read_again(surveyed, tmp_path):
-    path = tmp_path / "survey.safetensors"
-    surveyed.save(path)
-    again = attnviz.load_result(path)
-    assert again.confirmations == surveyed.confirmations
-    assert again.about()["confirmations"][0]["confirmed"] is True
+def repeated(texts, lengths):
+    """Return random sequences of words, each of them twice in a row."""
+    draw = Random(0)
+    halves = [draw.sample(NAMES, lengths[n % len(lengths)] // 2) for n in range(texts)]
+    return [" ".join([*half, *half]) for half in halves]
+
+
+@pytest.mark.parametrize("lengths", [[20], [12, 14, 16, 18, 20, 22, 24]])
+def test_heads_are_named_on_texts_of_the_user_too(planted, lengths):
+    result = attnviz.survey(repeated(40, lengths), model=planted)
+    roles = {str(head): role for head, role in zip(result.heads, result.roles, strict=True)}
+    assert roles["0.0"] == "previous token"
+    assert roles["1.0"] == "induction"
+    assert not result.notes
+
+
+@pytest.mark.parametrize("texts", [14, 16])
+def test_too_few_texts_to_name_heads_are_reported(planted, texts):
+    result = attnviz.survey(repeated(texts, [20]), model=planted)
+    too_few = "too few texts to name heads: 14, at least 16"
+    assert any(result.roles) == (texts == 16)
+    assert result.notes == (() if texts == 16 else (too_few,))

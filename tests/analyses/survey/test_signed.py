@@ -87,20 +87,6 @@ def test_a_survey_says_that_weights_are_signed_and_what_is_not_measured(mixed, m
     assert "not measured: 2 layers of linear attention" in " ".join(softmax.notes)
 
 
-def test_a_survey_of_linear_attention_is_resumed(mixed, measured, tmp_path, monkeypatch, once):
-    monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", 1)
-    options = {"model": mixed, "stack": "linear", "out": tmp_path / "out"}
-    whole = attnviz.survey(TEXTS[:3], **options)
-    parts = sorted((tmp_path / "out" / "parts").iterdir())
-    before = {part: part.stat().st_mtime_ns for part in parts}
-    parts[1].unlink()
-    again = attnviz.survey(TEXTS[:3], **options, resume=True)
-    assert [part.stat().st_mtime_ns != before[part] for part in parts] == [False, True, False]
-    for one in (whole, again):
-        torch.testing.assert_close(one.mean, measured.mean, rtol=0, atol=1e-6, equal_nan=True)
-    torch.testing.assert_close(whole.mean, again.mean, rtol=0, atol=0, equal_nan=True)
-
-
 def test_a_figure_says_that_weights_are_signed(measured):
     figure = measured.plot(caption="full")
     texts = " ".join(text.get_text() for text in figure.findobj(lambda a: hasattr(a, "get_text")))

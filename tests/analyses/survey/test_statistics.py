@@ -251,18 +251,6 @@ def test_measurements_match_the_records_in_every_family(
             assert got == pytest.approx(list(expected.values()), abs=1e-4, nan_ok=True)
 
 
-def test_a_measurement_does_not_depend_on_the_batch(texts, model):
-    alone, among = measured(model, texts[:1]), measured(model, texts[:8])
-    for name in ("value", "shuffled", "even"):
-        torch.testing.assert_close(
-            getattr(alone, name)[0],
-            getattr(among, name)[0],
-            atol=2e-6,
-            rtol=2e-6,
-            equal_nan=True,
-        )
-
-
 def test_batches_are_larger_on_a_gpu(texts, tokenizer, simulated_gpu):
     module = tiny("bert", torch.float64)  # whose rounding does not depend on the batch
     on_cpu = measured(attnviz.load(module, tokenizer=tokenizer), texts * 5)

@@ -195,13 +195,6 @@ def test_a_damaged_chunk_is_measured_again(tmp_path, texts, small):
         assert rows(tmp_path / "a") == table
 
 
-def test_a_survey_resumes_only_in_the_same_precision(tmp_path, texts, saved):
-    attnviz.survey(texts[:4], model=saved, out=tmp_path / "a")
-    other = attnviz.load(saved, dtype="bfloat16")
-    with pytest.raises(InputError, match="holds a survey whose dtype is float32, not bfloat16"):
-        attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
-
-
 def test_old_data_are_overwritten_with_force_only(tmp_path, monkeypatch, texts, saved, once):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("\n".join(texts[:4]))

@@ -1,6 +1,5 @@
 """A survey of a corpus: its findings for the bundled model and others, and its errors."""
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -47,13 +46,6 @@ def test_a_model_without_roles_gets_none(texts, tokenizer):
     assert not [role for role in result.roles if role and not role.startswith("rests")]
 
 
-def test_a_causal_model_is_measured_too(texts, tokenizer):
-    model = attnviz.load(tiny("gpt2", torch.float32), tokenizer=tokenizer)
-    result = attnviz.survey(texts[:8], model=model)
-    assert result.mean[:, result.of("next")].abs().max() == 0
-    assert result.heads[0].stack == "decoder"
-
-
 def test_each_layer_is_checked_by_its_own_heads(texts, model, monkeypatch):
     weights, heads = BatchedAttention.weights, [7, 2, 0, 11, 4, 9]
 
@@ -70,19 +62,6 @@ def test_each_layer_is_checked_by_its_own_heads(texts, model, monkeypatch):
     assert result.agreement.verdict == "failed"
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"seed": 2**63}, "The seed must be 0 to 2\\^63 - 1"),
-        ({"seed": -1}, "The seed must be 0 to 2\\^63 - 1"),
-        ({"out": ""}, "The folder for the survey has no name"),
-    ],
-)
-def test_invalid_options_are_refused_before_reading(given, said):
-    with pytest.raises(InputError, match=said):
-        attnviz.survey("no such corpus", **given)
-
-
 def test_a_statistic_without_data_is_skipped_and_named(found, capsys):
     result = found
     at = result.of("separators")
@@ -96,11 +75,6 @@ def test_a_statistic_without_data_is_skipped_and_named(found, capsys):
     console.print(without)
     row = next(line for line in capsys.readouterr().out.splitlines() if "separators" in line)
     assert row.split()[1] == row.split()[-1] == "–"
-
-
-def test_an_empty_corpus_is_reported(tmp_path, model):
-    with pytest.raises(InputError, match="Text 1 is empty"):
-        attnviz.survey(["", "  "], model=model)
 
 
 @pytest.fixture(scope="module")
@@ -130,32 +104,6 @@ def test_all_texts_that_are_left_out_are_listed(texts, short):
     assert "23, 24 and 6 more), first Text 5 is 3, not a string" in note
 
 
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [
-        ("c.txt", "c.txt is not a folder"),
-        ("c.txt/deep/folder", "c.txt is not a folder"),
-        ("x" * 300, "File name too long"),
-        ("sealed/folder", "sealed is read-only"),
-        ("", "has no name"),
-    ],
-)
-def test_the_folder_is_checked_before_a_model_is_loaded(
-    tmp_path, monkeypatch, capsys, output, said
-):
-    monkeypatch.setattr("attnviz.terminal.command.Call.load", lambda *_: pytest.fail("loaded"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.txt").write_text("the train left\n")
-    (tmp_path / "sealed").mkdir(mode=0o500)
-    if os.geteuid() == 0:  # root may write anywhere
-        access = os.access
-        monkeypatch.setattr(os, "access", lambda at, mode: at.name != "sealed" and access(at, mode))
-    assert run(["survey", "c.txt", "-o", output]) in (2, 4)
-    err = capsys.readouterr().err
-    assert said in err
-    assert err.count("\n") == 1
-
-
 def test_as_many_heads_as_statistics_have_the_same_columns(found):
     count = len(found.statistics)
     names = [name for name, numbers in found.to_arrays().items() if name != "distances"]
@@ -175,21 +123,8 @@ def test_one_or_two_texts_give_no_significance(corpus, short):
 
 
 def test_single_words_give_no_neighbor_heads(model):
-    words = [
-        "train",
-        "cat",
-        "dog",
-        "river",
-        "bank",
-        "letter",
-        "rain",
-        "bird",
-        "man",
-        "woman",
-        "table",
-        "apple",
-    ]
-    result = attnviz.survey(words * 3, model=model)
+    words = "train cat dog river bank letter rain bird man woman table apple"
+    result = attnviz.survey(words.split() * 3, model=model)
     assert not {"previous token", "next token"} & set(result.roles)
     assert result.count[:, result.of("previous")].max() == 0
 
@@ -207,10 +142,6 @@ def test_sinks_leave_less_for_even_weights(texts, tokenizer):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["--address", "127.0.0.1:1"],
-            "address cannot be used: the survey runs on this machine",
-        ),
         (
             ["--engine", "ray", "--address", "127.0.0.1:1"],
             "No Ray cluster answers at 127.0.0.1:1: ",
