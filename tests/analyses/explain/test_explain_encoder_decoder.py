@@ -1,18 +1,14 @@
 """In an encoder–decoder, explanations find the word that is copied, in the source or target."""
 
-import json
 from dataclasses import replace
 from unittest.mock import patch
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from families import tiny
-from readable_text import check_texts
 from transformers import T5Config, T5ForConditionalGeneration, T5Model
 
 import attnviz
-from attnviz.app import run
 from attnviz.attribution.deeplift import DeepLift
 from attnviz.attribution.target import Place
 from attnviz.errors import InputError, ModelError
@@ -196,26 +192,6 @@ def test_credit_of_another_source_word_is_not_confirmed(models):
     assert result.completeness_error < 1e-5  # the sum does not show it
     assert result.headline == "“river” raises “yes” over “no” most"  # it is measured
     assert "The contributions name another word first" in result.finding
-
-
-@pytest.mark.parametrize(("width", "case"), [(40, "decoder"), (183, "encoder")])
-def test_the_figure_has_a_row_of_each_stack(results, width, case):
-    figure = attnviz.plot.explain(results[case], width=width)
-    places = {text.get_text(): box.y0 for text, box in check_texts(figure)}
-    assert places["source:"] > places["target:"] >= places["→ yes 100%"]
-    plt.close(figure)
-
-
-def test_a_command_reads_the_beginning_of_the_target(models, tokenizer, tmp_path, capsys):
-    models["decoder"].module.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    path = tmp_path / "one.safetensors"
-    options = ["--decoder", PREFIX, "--target", "yes", "--against", "no", "-o", str(path)]
-    assert run(["explain", TEXT, *options, "--json", "--model", str(tmp_path / "model")]) in (0, 5)
-    about = json.loads(capsys.readouterr().out)
-    assert about["headline"] == "“tree” raises “yes” over “no” most"
-    assert attnviz.load_result(path).stacks == tuple(about["stacks"])
-    assert set(about["stacks"]) == {"source", "target"}
 
 
 def test_what_cannot_be_explained_is_one_line(model, models, tokenizer):

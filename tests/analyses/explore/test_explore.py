@@ -1,14 +1,11 @@
 """Exploring heads: examples against a search by hand, planes, written tokens, effects, the page."""
 
-import json
-
 import pytest
 import torch
 from families import tiny
 
 import attnviz
 from attnviz.analyses.explore.compute import Examples, _outputs_of_heads
-from attnviz.errors import InputError
 from attnviz.heads import Positions
 
 TEXTS = [
@@ -55,21 +52,6 @@ def test_a_single_token_has_a_plane(model):
     head = result.payload()["heads"][0]
     assert head["plane"]["keys"] == [["mud", 0.0, 0.0]]
     assert len(head["deciles"]) <= 1  # its example stands once, not at each decile
-
-
-def test_the_payload_is_json_and_the_result_is_saved(explored, tmp_path):
-    payload = json.loads(json.dumps(explored.payload(), allow_nan=False))
-    used = {str(one["text"]) for head in payload["heads"] for one in head["examples"]}
-    assert used <= payload["texts"].keys()
-    explored.save(tmp_path / "heads.safetensors")
-    again = attnviz.load_result(tmp_path / "heads.safetensors")
-    assert again.examples == explored.examples
-    assert again.payload()["heads"] == explored.payload()["heads"]
-    assert len(explored.to_frame()) == 72 * len(explored.survey.statistics)
-    assert "72 heads on 11 texts" in repr(explored)
-    assert "<iframe" in explored.page()._repr_html_()
-    with pytest.raises(InputError, match="has no options"):
-        attnviz.view(explored, layer=1)
 
 
 def test_the_first_token_of_a_causal_model_counts_only_for_heads_at_rest(decoder):

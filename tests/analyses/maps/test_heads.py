@@ -123,20 +123,6 @@ def test_content_mass_is_the_weight_of_content_words_beyond_what_distance_and_ke
     assert mass.tolist() == pytest.approx([by_hand(weights), by_hand(random)], abs=1e-6)
 
 
-def test_a_head_of_one_distance_relates_no_words():
-    for distance in (-2, -1, 1, 2):
-        weights = torch.full((6, 6), 1e-6)
-        for i in range(6):
-            weights[i, i + distance if 0 <= i + distance < 6 else i] = 1.0
-        assert abs(content_mass(record_of(weights)).item()) < 0.02
-
-
-def test_a_head_of_one_word_relates_no_words():
-    weights = torch.full((6, 6), 1e-6)
-    weights[:, 3] = 1.0
-    assert content_mass(record_of(weights)).item() < 1e-5
-
-
 def test_the_first_word_of_a_causal_model_does_not_count():
     words = ("train", "left", "station", "river", "bank")
     mask = torch.full((2, 5, 5), -torch.inf).triu(1)
@@ -221,22 +207,11 @@ def test_missing_choices_use_the_best_head(two_layers, asked, chosen, among):
         assert notes[0].startswith(f"{among} this one has the largest weight between")
 
 
-def test_several_requested_heads_stay_together(two_layers):
-    layer, heads, _ = choose_head(two_layers, head=[0, 1])
-    assert (layer, heads) == (1, (0, 1))
-
-
 def test_layers_that_differ_in_their_positions_have_no_mean():
     longer = record_of(torch.full((7, 7), 1 / 7), layer=1, words=(*WORDS, "left"))
     result = result_of(record_of(head_with(), layer=0), longer)
     with pytest.raises(InputError, match="differ in their positions"):
         attention_map(result, layer=[0, 1], head=0)
-
-
-@pytest.mark.parametrize("asked", [{"layer": 2}, {"head": 2}, {"layer": 0, "head": -1}])
-def test_a_head_that_does_not_exist_is_refused(two_layers, asked):
-    with pytest.raises(InputError, match=r"out of range: .* has (layers|heads) 0–1"):
-        choose_head(two_layers, **asked)
 
 
 def test_find_heads_ranks_by_the_weight_between_two_words():
@@ -283,38 +258,6 @@ def test_a_word_that_the_model_did_not_read_is_refused(model):
     ):
         with pytest.raises(InputError, match="The model has no token for '🍕', or for a part"):
             analysis()
-
-
-def test_the_real_model_relates_train_to_station_above_on_and_the(train):
-    found = find_heads(train, query="train", key="station")
-    assert found.others == ("on", "the")
-    assert len(found.heads) == 72
-    best = found.heads[0]
-    row = train.weights(best.layer, best.head)[2]
-    words = ("[CLS]", "the", "train", "left", "the", "station", "on", "time", "[SEP]")
-    assert best.score == pytest.approx(row[5].item())
-    assert best in found.above_function_words
-    for place, word in enumerate(words):
-        if word in ("on", "the"):
-            assert row[place] < row[5]
-
-
-def test_no_sink_is_chosen_on_the_real_model(train):
-    layer, (head,), _ = choose_head(train)
-    drawn = attention_map(train, layer=layer, head=head)
-    assert not any(family.resting for family, _ in filter(None, head_families(drawn)))
-    content = [2, 3, 5, 7]  # train left station time
-    weights = drawn.weights[content]
-    # [CLS] and [SEP] are the usual sinks.
-    assert weights[:, [0, -1]].sum(1).mean() < weights[:, content].sum(1).mean()
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"), [("a train, a bank", "content words"), ("the the to", "words")]
-)
-def test_the_ranking_names_its_words(model, text, kind):
-    meaning = rank_heads(model.attend(text)).meaning
-    assert meaning == f"weight between {kind} beyond what distance and key explain"
 
 
 def test_the_head_of_an_image_relates_patches_by_what_they_show():

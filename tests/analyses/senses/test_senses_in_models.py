@@ -15,7 +15,6 @@ from attnviz.analyses.senses.compute import (
 )
 from attnviz.analyses.senses.sentences import bundled, find_word, read_sentences
 from attnviz.errors import InputError
-from attnviz.terminal.options import parse_named_sentences
 
 TWO = [0] * 8 + [1] * 8
 
@@ -167,16 +166,6 @@ def intervals_of(sentences, separation, seeds):
     ("sentences", "separation", "about"),
     [
         (6, 1.11, 0.7),
-        *(
-            pytest.param(*case, marks=pytest.mark.long)
-            for case in (
-                (16, 1.59, 0.9),
-                (6, 1.88, 0.9),
-                (16, 0, 0.5),
-                (16, 0.89, 0.7),
-                (30, 0, 0.5),
-            )
-        ),
     ],
 )
 def test_the_interval_has_about_its_nominal_coverage(sentences, separation, about):
@@ -278,8 +267,6 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 @pytest.mark.parametrize(
     ("word", "senses", "said"),
     [
-        ("bnak", None, "There are no bundled sentences for 'bnak', only for bank, check, apple"),
-        ("", None, "The word is empty"),
         ("bank", {"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
         ("bank", {}, "are needed, not 0. Add another one: --sentences"),
         (
@@ -287,39 +274,15 @@ MONEY = ["The bank lent money.", "She owns a bank."]
             {"river": RIVER, "money": MONEY[:1]},
             "The sense 'money' has fewer than two different sentences",
         ),
-        (
-            "bank",
-            {"river": RIVER, "money": MONEY[:1] * 3},
-            "The sense 'money' has fewer than two different",
-        ),
         ("bank", {"river": RIVER, "money": []}, "The sense 'money' has no sentences"),
-        ("bank", {"river": RIVER, "money": [" ", ""]}, "The sense 'money' has no sentences"),
-        ("bank", {"river": RIVER, "money": [*MONEY, RIVER[0]]}, "under 'river' and 'money'"),
         (
             "bank",
             {"river": RIVER, "money": [*MONEY, "The bnak lends."]},
             r"not in 'The bnak lends.' \(money 3\). Did you mean bnak\?",
         ),
-        ("bank", {"river": RIVER, "money": [*MONEY, "I go."]}, "Write it, or leave the sentence"),
         ("bank", {"river": RIVER, " ": MONEY}, "The name of a sense is empty"),
-        (
-            "bank",
-            {"river": RIVER, "money": [1, 2]},
-            "The sentences of 'money' must be strings, not int",
-        ),
     ],
 )
 def test_sentences_that_cannot_be_used(word, senses, said):
     with pytest.raises(InputError, match=said):
         read_sentences(word, senses)
-
-
-def test_typed_and_file_sentences_are_combined(tmp_path):
-    file = tmp_path / "river.txt"
-    file.write_text("We sat on the bank.\n\n  The bank was muddy.\r\n", encoding="utf-8-sig")
-    typed = [f"river={file}", "river=A bank = a slope.", "money=The bank lent money."]
-    assert parse_named_sentences(typed, "--sentences") == {
-        "river": [*RIVER, "A bank = a slope."],
-        "money": ["The bank lent money."],
-    }
-    assert parse_named_sentences([], "--sentences") == {}

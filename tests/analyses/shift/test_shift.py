@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import pytest
@@ -13,7 +14,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 from readable_text import check_texts
 from rich.console import Console
 from torch.testing import assert_close
@@ -265,16 +265,6 @@ def test_without_regions_the_place_is_along_the_shift_in_units_of_the_norm(model
     assert (here[1:-1] * (states[-1] @ along)).abs().max() < 2 * moved.size
 
 
-@pytest.mark.usefixtures("without_changed_words")
-def test_a_minimal_pair(small):
-    result = attnviz.shift("bank", CASH, reference=CASH.replace("cash", "mud"), model=small)
-    assert result.reference == "“The bank was full of mud.”"
-    assert result.decomposition.credit.abs().argmax() == 6
-    assert result.decomposition.credit[6].item() == pytest.approx(
-        result.decomposition.total, rel=1e-4
-    )
-
-
 def texts_of(result, **options):
     return [text.get_text() for text, _ in check_texts(attnviz.plot.shift(result, **options))]
 
@@ -405,29 +395,6 @@ def test_the_title_follows_the_credit_and_what_masking_takes(shores):
     assert title(tie, river=0.3) == (alike, None)
 
 
-def test_what_was_not_measured_is_not_said(shores):
-    nothing = {name: torch.full_like(effect, torch.nan) for name, effect in shores.causal.items()}
-    unmeasured = replace(shores, causal={})
-    assert replace(shores, causal=nothing).headline == unmeasured.headline
-    assert unmeasured.headline == "“river” gets the most credit for moving “bank” toward water"
-    assert unmeasured.strongest is None
-    assert unmeasured.details[1].endswith("; not tested by changing it.")
-    shown = texts_of(unmeasured, width=89)
-    assert unmeasured.headline in " ".join(shown)
-    assert "adds" in shown
-    assert "masked" not in shown
-
-
-def test_a_kind_of_change_is_named(shores):
-    masked = replace(shores, causal={"mask": shores.causal["mask"]})
-    hidden = replace(shores, causal={"knock-out": shores.causal["knock-out"]})
-    assert masked.headline == hidden.headline == shores.headline
-    assert "masking it takes" in masked.details[1]
-    assert "hiding it takes" in hidden.details[1]
-    assert "masked" in texts_of(masked)
-    assert "hidden" in texts_of(hidden)
-
-
 def test_of_two_differences_no_word_is_named_as_a_cause(shift):
     pair = shift("bank", "The {muddy|rich} bank was full of {mud|cash}.")
     assert pair.entries == [2, 7]
@@ -483,20 +450,6 @@ def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
     assert {"cash", "with “mud”", "here", printed(cash)} <= set(texts_of(pair, width=89))
 
 
-def test_a_pair_between_two_regions_may_move_either_way(shift):
-    pair = shift("bank", PAIR, toward=SIDES)
-    share = pair.share(pair.decomposition.total)
-    assert share < 0
-    assert pair.headline == (
-        f"“cash” in place of “mud” moves “bank” {printed(-share)} of the way from water to money"
-    )
-    assert f"Of {printed(-share)}, “bank” takes " in pair.conclusion()
-    back = shift("bank", "The bank was full of {cash|mud}.", toward=SIDES)
-    assert back.headline == (
-        f"“mud” in place of “cash” moves “bank” {printed(-share)} of the way from money to water"
-    )
-
-
 def test_a_pair_of_the_word_itself_has_what_it_starts_with(shift):
     pair = shift("bank", "the {river|bank} of cash")
     assert pair.entries == [pair.at]
@@ -522,7 +475,6 @@ def test_the_word_itself_is_never_credited(shift, text, reference):
 PLACES = [
     (SAT, {}), (SAT, {"toward": SIDES}), (PAIR, {}), (PAIR, {"toward": SIDES}),
     (CASH, {"reference": "mask"}),
-    pytest.param(SAT, {"toward": SIDES, "reference": "mask"}, marks=pytest.mark.long),
 ]  # fmt: skip
 
 
@@ -541,18 +493,6 @@ def test_the_paths_end_where_the_shift_ends(model, shift, text, given):
         [abs(total) / total * share for share in result.shares(result.parts)]
     )
     assert sum(result.along(result.parts)) == pytest.approx(abs(total), abs=1e-5)
-
-
-@pytest.mark.parametrize("count", [pytest.param(3, marks=pytest.mark.long), 5, 6])
-def test_fewer_than_six_words_have_no_rank_correlation(small, count):
-    words = ["lend", "gold", "and", "silver", "to", "nobody"][:count]
-    result = attnviz.shift("banks", f"banks {' '.join(words)}", verify_causally=True, model=small)
-    assert len(result.sources) == count
-    assert bool(result.rank_correlations) == (count >= 6)
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(result)
-    assert ("rank correlation ρ of all paths" in capture.get()) == (count >= 6)
 
 
 @pytest.mark.pairs(each=1)
@@ -583,19 +523,7 @@ def test_a_word_of_several_pieces_is_their_mean(small):
     ("word", "given", "message"),
     [
         ("bnak", {}, "'bnak' is not a word of the text. Did you mean bank"),
-        (
-            "bank",
-            {"reference": "The bank was full."},
-            "The reference has 7 tokens, but the text has 9",
-        ),
-        ("bank", {"toward": {"one": ["river"]}}, "An axis needs two regions, not 1"),
         ("bank", {"toward": {"one": ["river"], "two": []}}, "The region 'two' has no text"),
-        (
-            "bank",
-            {"toward": {"one": ["x"], "two": "x"}},
-            "The regions 'one' and 'two' are one point",
-        ),
-        ("bank", {"reference": CASH}, "The reference is the same as the text"),
         ("bank", {"reference": "gates"}, "Did you mean gate?"),
         ("bank", {"target": "x"}, "shift reads text only. Leave target out"),
         ("bank", {"reference": [CASH, CASH]}, "The other text is a list of texts"),
@@ -657,11 +585,6 @@ DETAILED = ("verified", "apple", "pair", "unmeasured")
 SHAPES = [
     (40, False, WORDY),
     (89, True, DETAILED),
-    *(
-        pytest.param(width, details, WORDY + DETAILED, marks=pytest.mark.long)
-        for width in (40, 60, 89, 120, 183, 300)
-        for details in (False, True)
-    ),
 ]
 
 
@@ -714,8 +637,7 @@ def pictured(several, sat, shores, bank, mud, shift):
 NAMES = ("sat", "shores", "bank", "mud", "back", "apple", "long", "german", "causal")
 
 
-@pytest.mark.parametrize("width", [89, 183])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "width"), [*zip(NAMES, cycle((89, 183)), strict=False)])
 def test_the_bricks_sum_to_the_gap(pictured, name, width):
     """In inches of the page, and as printed; a second stack leads back."""
     result = pictured[name]
@@ -782,32 +704,6 @@ def test_a_claim_that_is_not_confirmed_has_no_frame(shores):
     _, _, _, ax = picture_of(weak)
     assert not [one for one in ax.patches if to_hex(one.get_edgecolor()) == style.theme().claim]
     assert 0.55 in [one.get_alpha() for one in ax.patches]
-
-
-def written(figure):
-    """Return the words of the text above the paths."""
-    return [artist for artist in figure.artists if isinstance(artist, Text)]
-
-
-def test_words_that_a_decoder_does_not_read_are_gray(several):
-    result = several["causal"]
-    figure = attnviz.plot.shift(result)
-    plt.close(figure)
-    muted = [one for one in written(figure) if one.get_color() == style.theme().muted]
-    gray = [one.get_text() for one in muted]
-    later = [word for n, word in enumerate(result.words) if n > result.at]
-    assert gray == [word for word in later if word in gray] != []
-    assert "Gray words come later" in " ".join(text.get_text() for text in figure.texts)
-
-
-def test_a_long_text_is_cut_but_its_strong_words_stay(several):
-    result = several["longer"]
-    figure = attnviz.plot.shift(result, width=60)
-    plt.close(figure)
-    shown = [text.get_text() for text in written(figure)]
-    assert "…" in shown
-    assert result.words[result.at] in shown
-    assert len({text.get_position()[1] for text in written(figure)}) < 30
 
 
 def test_only_words_that_can_be_read_are_ranked(tokenizer):
@@ -950,15 +846,3 @@ def test_a_model_whose_states_end_before_its_last_norm_is_verified(tokenizer):
     model = attnviz.load(CLIPTextModel(config).eval(), tokenizer=tokenizer)
     report = attnviz.shift("bank", CASH, model=model).agreement
     assert "off by" not in report.summary()
-
-
-def test_gradients_may_be_off_outside(small):
-    with torch.no_grad():
-        result = attnviz.shift("bank", "bank closed", model=small)
-        assert not torch.is_grad_enabled()
-    assert result.decomposition.error < 1e-5
-
-
-def test_words_of_a_long_text_are_changed_in_one_way(several):
-    assert list(several["longer"].causal) == ["mask"]
-    assert several["longer"].changing == "masking"
