@@ -94,20 +94,6 @@ def test_the_claim_is_an_arc_a_frame_and_two_bold_words(drawn, width):
     assert [text.get_text() for text in words] == list(drawn.columns)
 
 
-@pytest.mark.parametrize("width", [89, 183])
-def test_words_stand_in_their_order_and_do_not_overlap(drawn, width):
-    ax = attnviz.plot.heatmap(drawn, width=width)
-    check_texts(ax.figure)
-    if len(drawn.rows) > 33 and width == 89:
-        return
-    words, _ = above(ax)
-    boxes = [word.get_window_extent() for word in words]
-    for one, other in itertools.pairwise(boxes):
-        assert other.x0 - one.x0 > 0
-        assert other.x0 - one.x1 > -0.2 * one.width  # upright words have blank rims
-    assert not ax.figure.axes[1].get_window_extent().overlaps(ax.get_window_extent())
-
-
 def test_arcs_are_the_largest_weights_between_words(drawn):
     weights = drawn.weights.clone()
     links = weights.fill_diagonal_(0)[1:-1, 1:-1]  # of no special token
@@ -264,19 +250,6 @@ def middle(text, figure):
     box = text.get_window_extent()
     _, high = figure.get_size_inches()
     return (box.x0 + box.x1) / 2 / figure.dpi, high - (box.y0 + box.y1) / 2 / figure.dpi
-
-
-def test_rows_that_are_no_shares_of_the_words_say_so(train):
-    drawn = attnviz.attention_map(train, layer=0, head=4)
-    said = [
-        attnviz.plot.heatmap(replace(drawn, weights=weights), width=183).figure.texts[1].get_text()
-        for weights in (drawn.weights, drawn.weights / 2)
-    ]
-    assert said[0].endswith("splits 100% among the words along the top.")
-    assert said[1].endswith("splits less than 100% among the words along the top.")
-    hidden = attnviz.plot.heatmap(train, layer=0, head=4, special="hide").figure.texts
-    assert "special tokens, which are hidden" in " ".join(text.get_text() for text in hidden)
-    plt.close("all")
 
 
 HARBOR = (

@@ -5,21 +5,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.collections import QuadMesh
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm
 from readable_text import check_texts
 
 import attnviz
-from attnviz.errors import InputError
-
-
-@pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("layout", ["constrained", None])
-@pytest.mark.parametrize("panels", [2, 3])
-def test_nothing_overlaps_in_subplots(train, layout, panels):
-    figure, axes = plt.subplots(1, panels, figsize=(3 * panels, 3.2), layout=layout)
-    for head, ax in enumerate(axes):
-        attnviz.plot.heatmap(train, layer=1, head=head, ax=ax)
-    check_texts(figure)
 
 
 def test_one_scale_for_several_axes(train):
@@ -96,22 +85,3 @@ def test_many_heads_wrap_into_rows(train, width):
     check_texts(axes[0].figure)
     meshes = [m for ax in axes for m in ax.collections if isinstance(m, QuadMesh)]
     assert len(meshes) == 12
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"vmin": 0, "norm": Normalize(0, 1)}, "norm already has limits"),
-        ({"norm": "log"}, "norm must be a norm of matplotlib"),
-        ({"cmap": "magme"}, "'magme' is no colormap. Did you mean magma"),
-        ({"vmax": "1"}, "vmax must be a number"),
-        ({"cbar_ax": 3}, "cbar_ax must be axes of matplotlib"),
-        ({"heads": [(0, 1)], "layer": 0}, "layer cannot be used: heads draws"),
-        ({"heads": [0, 1]}, "heads must be a list of pairs of whole numbers"),
-        ({"heads": [(0, 99)]}, "head"),
-    ],
-)
-def test_wrong_arguments_are_answered_in_one_line(train, options, message):
-    with pytest.raises(InputError, match=message) as caught:
-        attnviz.plot.heatmap(train, **options)
-    assert "\n" not in str(caught.value)

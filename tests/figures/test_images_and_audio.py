@@ -1,8 +1,5 @@
 """Figures of images and audio: cells over an image, scales instead of hundreds of labels."""
 
-import base64
-import io
-import json
 from dataclasses import replace
 
 import matplotlib as mpl
@@ -13,14 +10,11 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from media import RATE, SIDE, chirp, picture, seeing
-from PIL import Image
-from safetensors import safe_open
 
 import attnviz
 from attnviz.errors import InputError
 from attnviz.figures import style
-from attnviz.io.export import to_data
-from figures.test_layout import COLUMN, FULL, check_layout
+from figures.test_layout import COLUMN, check_layout
 
 
 @pytest.fixture(scope="session")
@@ -154,14 +148,6 @@ def test_a_tall_overview_is_beside_two_pictures_one_below_the_other(tokenizer):
     check_layout(figure)
 
 
-def test_an_overlay_that_was_not_verified_says_so_in_red(vision):
-    first, *others = vision.agreement.checks
-    failed = replace(vision.agreement, checks=(replace(first, failed_heads=(3,)), *others))
-    figure = attnviz.plot.heatmap(replace(vision, agreement=failed)).figure
-    alarms = [text.get_text() for text in figure.texts if text.get_color() == style.LIGHT.alarm]
-    assert "NOT VERIFIED" in " ".join(alarms)
-
-
 def test_the_overview_shows_the_same_query_as_the_chosen_head(vision):
     figure = attnviz.plot.heatmap(vision, patch=(0, 2)).figure
     assert "This head among all 8" in page_text(figure)
@@ -241,11 +227,6 @@ def test_a_matrix_of_a_fine_image_names_rows_of_patches(fine):
     assert labels(ax.xaxis)[0] == "[CLS]"
 
 
-def test_a_matrix_of_few_patches_names_each(vision):
-    ax = attnviz.plot.heatmap(vision, layer=0, head=0, matrix=True)
-    assert labels(ax.xaxis) == ["[CLS]", *(f"r{r} c{c}" for r in range(4) for c in range(4))]
-
-
 def test_audio_frames_get_a_scale_in_seconds(speech):
     ax = attnviz.plot.heatmap(speech, layer=1, head=0)
     assert ax.get_xlabel() == "key (attended to), s"
@@ -276,15 +257,13 @@ def test_more_frames_than_fit_are_drawn_by_their_maximum(speech):
     assert "Each cell is the largest of several weights." in page_text(ax.figure)
 
 
-@pytest.mark.parametrize("width", [COLUMN, pytest.param(FULL, marks=pytest.mark.long)])
-def test_nothing_overlaps_for_images_and_audio(vision, fine, speech, width):
-    result = fine if width == COLUMN else vision
-    check_layout(attnviz.plot.heatmap(result, width=width).figure)
-    check_layout(attnviz.plot.heatmap(result, layer=0, head=1, patch=(1, 2), width=width).figure)
-    check_layout(attnviz.plot.heatmap(result, matrix=True, width=width).figure)
-    check_layout(attnviz.plot.heads(result, width=width))
+def test_nothing_overlaps_for_images_and_audio(fine, speech):
+    check_layout(attnviz.plot.heatmap(fine, width=COLUMN).figure)
+    check_layout(attnviz.plot.heatmap(fine, layer=0, head=1, patch=(1, 2), width=COLUMN).figure)
+    check_layout(attnviz.plot.heatmap(fine, matrix=True, width=COLUMN).figure)
+    check_layout(attnviz.plot.heads(fine, width=COLUMN))
     for stack in speech.stacks:
-        check_layout(attnviz.plot.heatmap(speech.stack(stack), width=width).figure)
+        check_layout(attnviz.plot.heatmap(speech.stack(stack), width=COLUMN).figure)
 
 
 def test_an_overlay_in_user_axes(vision):
@@ -303,21 +282,3 @@ def test_images_are_upright_for_any_user_settings(vision):
     images = [image for axes in (ax, *figure.axes) for image in axes.images]
     assert len(images) >= 4
     assert {image.origin for image in images} == {"upper"}
-
-
-def test_the_image_and_patch_positions_are_stored_with_the_map(vision, tmp_path):
-    drawn = attnviz.attention_map(vision, layer=0, head=0)
-    for suffix in ("json", "npz", "safetensors"):
-        attnviz.save_result(drawn, tmp_path / f"map.{suffix}")
-    data = json.loads((tmp_path / "map.json").read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(to_data(drawn)))
-    head, _, png = data["image"].partition(",")
-    assert head == "data:image/png;base64"
-    opened = np.array(Image.open(io.BytesIO(base64.b64decode(png))))
-    np.testing.assert_array_equal(opened, vision.image.numpy())
-    assert data["patches_of_columns"][:2] == [None, [0, 0]]
-    assert "seconds_of_rows" not in data
-    with np.load(tmp_path / "map.npz") as arrays:
-        np.testing.assert_array_equal(arrays["image"], vision.image.numpy())
-    with safe_open(tmp_path / "map.safetensors", framework="np") as file:
-        np.testing.assert_array_equal(file.get_tensor("image"), vision.image.numpy())

@@ -15,11 +15,6 @@ from attnviz.analyses.senses.result import Occurrence
 from attnviz.figures import style
 from figures.test_layout import check_layout
 
-WORDS = [
-    "bank",
-    *(pytest.param(word, marks=pytest.mark.long) for word in ("apple", "check", "mouse", "light")),
-]
-
 
 class Made(dict):
     """What a function makes of each key that is asked for, once."""
@@ -80,9 +75,8 @@ def rows_of(figure):
 
 
 @pytest.mark.parametrize("width", [89, 183])
-@pytest.mark.parametrize("word", [WORDS[0], WORDS[2]])
-def test_each_thread_ends_in_its_own_sentence(results, word, width):
-    result = results[word]
+def test_each_thread_ends_in_its_own_sentence(results, width):
+    result = results["bank"]
     figure = attnviz.plot.senses(result, width=width)
     threads, leaders, rows = drawn(figure, "thread"), drawn(figure, "leader"), rows_of(figure)
     assert set(threads) == set(leaders) == set(range(len(result.occurrences)))
@@ -98,16 +92,6 @@ def test_each_thread_ends_in_its_own_sentence(results, word, width):
     assert ends == sorted(ends)  # no leader crosses another
     apart = np.diff(sorted(rows))
     assert apart.min() * 72 > 6.8  # points: more than a line
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_margins_are_above_0_exactly_where_an_occurrence_is_right(results, word):
-    result = results[word]
-    assert torch.equal(result.margins > 0, result.right == 1)
-    assert torch.equal(result.margins < 0, result.right == 0)
-    frame = result.to_frame()
-    assert np.array_equal(frame["margin"], result.margins.flatten())
-    assert np.array_equal(frame["margin"] > 0, frame["right"] == 1)
 
 
 @pytest.mark.parametrize("raw", [False, True])
@@ -193,15 +177,22 @@ def test_of_many_sentences_a_sample_is_written_and_the_figure_says_so(results):
     assert figure.get_size_inches()[1] * 25.4 <= 247
 
 
-def test_three_senses_have_a_strip_each_with_its_share(results):
-    result = results["check"]
+THREE = {
+    "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of a creek."],
+    "money": ["The bank lent money.", "She owns a bank.", "His loan came from a bank."],
+    "blood": ["The blood bank was closed.", "He gave to a blood bank.", "A bank kept their blood."],
+}
+
+
+def test_three_senses_have_a_strip_each_with_its_share(model):
+    result = attnviz.senses("bank", THREE, model=model)
     figure = attnviz.plot.senses(result)
     threads = drawn(figure, "thread")
     colors = {n: to_hex(line.get_color()) for n, line in threads.items()}
     for n, sense in enumerate(result.senses):
         members = [k for k, one in enumerate(result.occurrences) if one.sense == sense]
         assert {colors[k] for k in members} == {style.LIGHT.sides[n]}
-        assert f"{int(result.right[-1, members].sum())} of 10" in words_on(figure)
+        assert f"{int(result.right[-1, members].sum())} of 3" in words_on(figure)
     ends = {n: [threads[k].get_ydata()[-1] for k, one in enumerate(result.occurrences)
                 if one.sense == sense] for n, sense in enumerate(result.senses)}  # fmt: skip
     assert max(ends[0]) < min(ends[1])
@@ -252,13 +243,6 @@ def test_a_word_splits_only_where_it_beats_the_other_words_in_a_paired_test(resu
     since = bank.splits_since or bank.since
     assert bank.headline == f"From layer {since} on, “bank” {found}"
     assert replace(bank, context_right=None).headline.startswith("From layer 1 on, “bank” tells ")
-
-
-def test_the_layers_of_a_split_are_all_beyond_the_other_words(results):
-    bank = beside(results["bank"], wrong=6)
-    worse = bank.right.clone()
-    worse[3, 6:12] = 0
-    assert replace(bank, right=worse).headline.startswith("From layer 4 on, “bank” splits into")
 
 
 def test_titles_of_other_findings(results):
@@ -323,21 +307,16 @@ def test_details_show_the_planes_of_the_word_alone_of_the_best_and_of_the_output
         assert (x1 - x0) / box.width == pytest.approx((y1 - y0) / box.height, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "width",
-    [40, 89, *(pytest.param(width, marks=pytest.mark.long) for width in (60, 120, 183)), 300],
-)
-@pytest.mark.parametrize("word", WORDS[:2])
-def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(results, word, width):
-    figure = attnviz.plot.senses(results[word], width=width)
+@pytest.mark.parametrize("width", [40, 89, 300])
+def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(results, width):
+    figure = attnviz.plot.senses(results["bank"], width=width)
     check_layout(figure)
     if width >= 89:
         assert figure.get_size_inches()[1] * 25.4 <= 247
     plt.close(figure)
 
 
-@pytest.mark.parametrize("width", [89, pytest.param(183, marks=pytest.mark.long)])
-def test_unusual_names_and_sentences_are_drawn_literally(results, width):
+def test_unusual_names_and_sentences_are_drawn_literally(results):
     names = ("$a_1$", "an uncommonly long name for a sense " * 3)
     found = results["bank"]
     renamed = [
@@ -347,7 +326,7 @@ def test_unusual_names_and_sentences_are_drawn_literally(results, width):
     long = "Donaudampfschifffahrtsgesellschaft " * 8
     renamed[0] = replace(renamed[0], sentence=f"bank $x^2$ {long}".strip(), start=0, end=4)
     changed = replace(found, senses=names, occurrences=tuple(renamed))
-    figure = attnviz.plot.senses(changed, width=width)
+    figure = attnviz.plot.senses(changed, width=89)
     check_layout(figure)
     assert {"$a_1$", "$x^2$"} <= {text.strip() for text in words_on(figure)}
     assert "…" in said_on(figure)

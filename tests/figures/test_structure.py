@@ -177,15 +177,6 @@ def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     assert all(text.get_fontweight() == "bold" for text in alarms)
 
 
-def test_an_unproven_map_says_so(short):
-    unproven = replace(short.agreement, unproven=("encoder layer 1", "encoder layer 4"))
-    figure = attnviz.plot.heatmap(replace(short, agreement=unproven), layer=0, head=0).figure
-    assert (
-        "NOT PROVEN: a scale 1 % off would go unnoticed in encoder layer 1, encoder layer 4."
-        in page_text(figure)
-    )
-
-
 def test_without_layer_and_head_the_best_head_is_drawn_and_marked(train):
     best = attnviz.rank_heads(train).best
     figure = attnviz.plot.heatmap(train).figure
@@ -248,23 +239,6 @@ def tile_of(image, row, column, size, colors=None):
     high, wide = cells.shape[0] // rows, cells.shape[1] // columns
     place = cells[row * high : (row + 1) * high, column * wide : (column + 1) * wide]
     return place[-size:, :size]
-
-
-def test_a_model_of_one_layer_is_marked_in_its_folded_overview(train):
-    maps = head_maps(train, layer=3)
-    drawn = attention_map(train, layer=3, head=9)
-    figure = attnviz.plot.heatmap(drawn, overview=maps, width=183).figure
-    (mosaic,) = mosaics(figure)
-    (place,) = [n for n, width in enumerate(tiles(mosaic)) if width > 1]
-    assert place == 9
-
-
-def test_many_heads_are_numbered_where_numbers_fit(short):
-    maps = head_maps(short)
-    many = replace(maps, weights=maps.weights.repeat(1, 3, 1, 1)[:, :32])
-    mosaic = attnviz.plot.heads(many, width=89).axes[0]
-    assert labels(mosaic.xaxis) == [str(head) for head in range(0, 32, 2)]
-    assert len(tiles(mosaic)) == 6 * 32
 
 
 def test_no_weight_of_a_long_map_disappears_in_its_tile(long):
@@ -474,22 +448,6 @@ def test_the_warning_points_at_the_caller(recwarn, foreign, monkeypatch):
     attnviz.plot.heatmap(foreign)
     ours = [warning for warning in recwarn if warning.category is attnviz.AttnvizWarning]
     assert {warning.filename for warning in ours} == {__file__}
-
-
-def test_fonts_that_were_installed_later_are_found(monkeypatch):
-    """matplotlib caches its list of fonts."""
-    (path,) = {entry.fname for entry in fm.fontManager.ttflist if entry.name == "STIXGeneral"
-               and entry.style == "normal" and entry.weight == 400}  # fmt: skip
-    rest = [entry for entry in fm.fontManager.ttflist if "DejaVu" in entry.name]
-    monkeypatch.setattr(fm.fontManager, "ttflist", rest)
-    monkeypatch.setattr(fm, "findSystemFonts", lambda: [path])
-    for function in (style._fallback, style._add_new_fonts):
-        function.cache_clear()
-    try:
-        assert fallback_fonts(frozenset("\u1d81")) == ("STIXGeneral",)
-    finally:
-        for function in (style._fallback, style._add_new_fonts):
-            function.cache_clear()
 
 
 def test_another_font(short):

@@ -1,9 +1,7 @@
 """The text as a figure: words in their lines, on the colors of their numbers."""
 
-import re
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from families import tiny
@@ -240,26 +238,3 @@ def test_a_generated_word_is_asked_where_the_title_is_about_these(causal):
     (asked,) = boxes(figure)
     words = [word.get_text() for word in words_of(figure)]
     assert asked in words[drawn.generated_from :]
-
-
-def test_without_a_claim_the_first_word_is_asked(model):
-    figure = plot.text(map_of(model, "train", 1, 2))
-    assert [*boxes(figure)] == ["train"]
-    assert "the weight that “train” gives it" in figure.texts[1].get_text()
-
-
-def test_the_caption_does_not_repeat_the_text(train, moved, masked):
-    for result in (attnviz.attention_map(train, layer=0, head=4), moved, masked):
-        caption = plot.text(result).get_label()
-        assert caption.startswith("Read by ")
-        assert result.provenance.text not in caption
-
-
-def test_it_fills_a_part_of_a_figure(train):
-    drawn = attnviz.attention_map(train, layer=0, head=4)
-    figure = plt.figure(figsize=(8, 1))
-    left, right = figure.subfigures(1, 2)
-    assert plot.text(drawn, figure=left) is left
-    plot.text(drawn, figure=right, caption="none")
-    assert re.search("verified", right.get_label(), re.I)
-    check_texts(figure)

@@ -8,7 +8,6 @@ from matplotlib.colors import to_hex, to_rgb
 
 import attnviz
 from attnviz import plot
-from attnviz.errors import InputError
 from attnviz.figures.style import DARK, LIGHT, theme
 
 DRAWN = {
@@ -62,14 +61,6 @@ def test_the_theme_ends_with_its_block():
             assert theme() is LIGHT
     assert theme() is LIGHT
     assert plt.rcParams["figure.facecolor"] == "white"
-
-
-def test_an_unknown_theme_is_refused():
-    with (
-        pytest.raises(InputError, match="theme must be light or dark, not"),
-        plot.style(theme="sepia"),
-    ):
-        pass
 
 
 def test_a_caption_and_axes_follow_the_background_that_they_are_drawn_on(train):
