@@ -81,12 +81,6 @@ def test_the_model_reads_what_the_documented_call_gives(family, tokenizer):
     _check(family, tokenizer)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("family", [family for family in EVERY if family not in ROTATING])
-def test_so_do_the_other_families(family, tokenizer):
-    _check(family, tokenizer)
-
-
 def test_another_id_is_noticed(tokenizer, monkeypatch):
     """Another id on the way to the model is seen by this test."""
     from attnviz.inputs import text
