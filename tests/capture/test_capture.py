@@ -2,16 +2,11 @@
 
 import copy
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from families import FAMILIES, TEXTS, tiny
+from families import TEXTS, tiny
 from torch import nn
-from transformers import (
-    FNetConfig,
-    FNetModel,
-)
 from transformers.models.bert import modeling_bert
 
 import attnviz
@@ -43,15 +38,12 @@ def assert_same_trace(before, after):
 
 
 # One of each kind of attention, and shared layers.
-KINDS = {"bert", "albert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "t5-encoder"}
+KINDS = ("bert", "albert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "t5-encoder")
 
 
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize(
-    "family",
-    [pytest.param(one, marks=() if one in KINDS else pytest.mark.long) for one in FAMILIES],
-)
+@pytest.mark.parametrize("family", KINDS)
 def test_the_model_is_left_unchanged(family, implementation, tokenizer):
     module = tiny(family)
     if implementation == "sdpa" and not module._supports_sdpa:
@@ -87,26 +79,6 @@ def test_a_run_that_raises_leaves_the_model_unchanged(run, raised, tokenizer, mo
         attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
     monkeypatch.undo()
     assert_same_trace(before, trace(module))
-    assert module.training
-
-
-def test_threads_that_share_a_model_all_get_their_maps(tokenizer):
-    module = tiny("bert")
-    before = trace(module)
-    model = attnviz.load(module, tokenizer=tokenizer)
-    expected = model.attend(TEXTS[0]).weights(2)
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: model.attend(TEXTS[0]), range(6)))
-    assert all(torch.equal(result.weights(2), expected) for result in results)
-    assert {result.agreement.verdict for result in results} == {"verified"}
-    assert_same_trace(before, trace(module))
-
-
-def test_training_mode_does_not_reach_the_weights(tokenizer):
-    module = tiny("bert").train()  # with dropout
-    model = attnviz.load(module, tokenizer=tokenizer)
-    first, second = (model.attend(TEXTS[0]).weights(1) for _ in range(2))
-    assert torch.equal(first, second)
     assert module.training
 
 
@@ -164,12 +136,6 @@ def test_unreadable_attention_is_refused_not_skipped(tokenizer, monkeypatch):
         attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0])
 
 
-def test_a_model_without_attention_says_so(tokenizer):
-    config = FNetConfig(vocab_size=30522, hidden_size=32, num_hidden_layers=2, intermediate_size=32)
-    with pytest.raises(ModelError, match="FNetModel executes no softmax over products"):
-        attnviz.load(FNetModel(config), tokenizer=tokenizer).attend(TEXTS[0])
-
-
 def test_an_attention_function_without_a_softmax_is_named(tokenizer, monkeypatch):
     def uniform(module, query, key, value, mask, **_):
         return value.mean(2, keepdim=True).expand_as(query).transpose(1, 2), None
@@ -207,14 +173,3 @@ def test_the_recorded_run_is_the_model_s_own_bit_for_bit(tokenizer):
         with torch.no_grad():
             expected = twin(**inputs).last_hidden_state[:rows]
         assert torch.equal(output.last_hidden_state[:rows], expected)
-
-
-def test_unknown_operations_on_queries_of_a_known_form_are_a_difference(tokenizer):
-    module = tiny("llama")
-    attention = module.model.layers[1].self_attn
-    attention.q_proj.register_forward_hook(lambda _, __, queries: queries * queries.abs())
-    agreement = attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[0]).agreement
-    assert agreement.verdict == "failed"
-    assert agreement.parts["weights"] == "verified"
-    assert agreement.parts["projections"] == "failed"
-    assert {check.stage for check in agreement.checks if not check.passed} == {"query"}

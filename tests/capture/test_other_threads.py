@@ -140,17 +140,3 @@ def test_a_step_of_an_optimizer_in_the_middle_is_an_error(tokenizer):
 
     with running(step), pytest.raises(ModelError, match=r"changed while attnviz read them"):
         model.attend(TEXT)
-
-
-@pytest.mark.long
-def test_a_thousand_calls_beside_four_threads(tokenizer):
-    module = tiny("llama")
-    model = attnviz.load(module, tokenizer=tokenizer)
-    step = watched_by(module, tokenizer(TEXT, return_tensors="pt").input_ids)
-    analyses = [ANALYSES[name] for name in ("attend", "explain", "survey", "shift")]
-    verdicts = set()
-    with running(step) as counts, ThreadPoolExecutor(4) as threads:
-        while counts.total() < 1000:
-            verdicts |= set(threads.map(lambda analysis: analysis(model), analyses))
-    assert set(counts) == {True}
-    assert verdicts == {"verified"}

@@ -14,22 +14,14 @@ SENSES = {"river": ["the bank of the river", "a bank of mud"], "money": ["my ban
 REGIONS = {"tech": ["a phone"], "fruit": ["a pear"]}
 
 
-PLACES = [
-    ("cpu", "cuda"),
-    pytest.param(("cuda", "cpu"), marks=pytest.mark.long),  # as in test_simulated_cuda.py
-    pytest.param(("cuda", "cuda"), marks=pytest.mark.long),
-]
-
-
-@pytest.fixture(params=PLACES, ids=str)
-def placed(request, tokenizer, simulated_gpu):
-    """A model on one device, while another one, or the same, is the default."""
-    device, default = request.param
+@pytest.fixture
+def placed(tokenizer, simulated_gpu):
+    """A model on the CPU, while a GPU is the default; test_simulated_cuda.py has it on a GPU."""
     module = tiny("bert")
     del module.bert.encoder.layer[2:]
     module.config.num_hidden_layers = 2
-    model = attnviz.load(module.to(device), tokenizer=tokenizer)
-    torch.set_default_device(default)
+    model = attnviz.load(module, tokenizer=tokenizer)
+    torch.set_default_device("cuda")
     yield model
     torch.set_default_device(None)
 
@@ -91,8 +83,7 @@ def test_an_explanation(target, placed, tokenizer):
                 pad_token_id=0,
             )
         )  # fmt: skip
-    device = next(placed.module.parameters()).device
-    model = attnviz.load(module.to(device).eval(), tokenizer=tokenizer)
+    model = attnviz.load(module.to("cpu").eval(), tokenizer=tokenizer)
     result = attnviz.explain(text, methods=[*METHODS], heads=True, model=model)
     assert result.agreement.verdict == "verified", result.agreement.summary()
     assert set(result.methods) == {*METHODS}, result.notes

@@ -3,7 +3,6 @@
 import itertools
 from copy import deepcopy
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -104,12 +103,6 @@ def test_a_model_that_cannot_generate_says_so():
         attnviz.attend("a train", generate=3)
 
 
-@pytest.mark.parametrize("family", FAMILIES[1:2])
-def test_a_single_token_is_enough(family, tokenizer):
-    result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[2], generate=1)
-    assert result.agreement.verdict == "verified", result.agreement.summary()
-
-
 # Settings, and whether the model then writes another text.
 SETTINGS = {
     "penalty": ({"repetition_penalty": 5.0}, True),
@@ -164,23 +157,9 @@ WRITERS = [
     "llama", "gpt-oss", "bloom", "gpt-j", "gpt-neo", "deepseek-v3", "gemma4", "llama4", "opt",
     "qwen3-next", "pegasus",
 ]  # fmt: skip
-MORE_WRITERS = [
-    "gemma2", "mpt", "mistral", "falcon", "codegen", "gemma3", "modernbert-decoder", "ctrl",
-    "marian",
-    "llama-biased", "qwen2", "qwen3", "falcon-grouped", "afmoe", "apertus", "arcee", "biogpt",
-    "bitnet", "cohere", "cohere2", "cwm", "dbrx", "deepseek-v2", "dots1", "ernie4.5", "exaone4",
-    "flex-olmo", "gemma", "glm", "glm4-moe", "gpt-bigcode", "gpt-neox", "granite", "granite-moe",
-    "helium", "hunyuan", "jais2", "mellum", "minicpm3", "minimax-m2", "ministral", "mixtral",
-    "nanochat", "nemotron", "olmo", "olmo3", "olmoe", "persimmon", "phi", "phi3", "phimoe",
-    "qwen2-moe", "qwen3-moe", "seed-oss", "smollm3", "stablelm", "starcoder2", "vaultgemma",
-    "youtu", "mbart", "mt5", "lfm2",
-]  # fmt: skip
 
 
-@pytest.mark.parametrize("family", [
-    *WRITERS,
-    *(pytest.param(name, marks=pytest.mark.long) for name in MORE_WRITERS),
-])  # fmt: skip
+@pytest.mark.parametrize("family", WRITERS)
 def test_what_is_written_is_what_the_model_writes(family, tokenizer):
     module = language_model(family)
     inputs = tokenizer("the train left", return_tensors="pt", return_token_type_ids=False)
@@ -264,17 +243,6 @@ def test_maps_that_certainly_fit_in_no_memory_are_refused_at_once(tokenizer):
             entry("the train left", generate=10**9, model=model)
 
 
-@pytest.mark.parametrize("entry", [attnviz.attend, attnviz.verify, attnviz.explain,
-                                   attnviz.explain_generation])  # fmt: skip
-def test_every_entry_counts_tokens_alike(entry, tokenizer):
-    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
-    for wrong in (True, 0, -1, 2.0, "2", None if entry is attnviz.explain else False, 10**9, 999):
-        with pytest.raises(InputError):
-            entry("the train left", generate=wrong, model=model)
-    if entry is not attnviz.explain:  # which can't read what this model writes
-        entry("the train left", generate=np.int64(1), model=model)
-
-
 def test_the_modules_of_the_model_are_as_before(tokenizer):
     config = transformers.BigBirdConfig(
         vocab_size=30522, hidden_size=48, num_hidden_layers=1, num_attention_heads=4,
@@ -291,13 +259,3 @@ def test_more_tokens_than_the_model_can_read_are_refused(tokenizer):
     model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
     with pytest.raises(InputError, match=r"after these 6 it can generate at most 59, not"):
         model.attend(TEXTS[2], generate=70)
-
-
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"generate": 0}, "must be 1 or more, not 0"),
-    ({"generate": "many"}, "must be a whole number, not 'many'"),
-    ({"generate": 3, "target": "un train"}, "exclude each other"),
-])  # fmt: skip
-def test_wrong_numbers_are_refused(wrong, message, tokenizer):
-    with pytest.raises(InputError, match=message):
-        attnviz.load(tiny("bart"), tokenizer=tokenizer).attend("a train", **wrong)

@@ -255,36 +255,10 @@ def test_total_effects_in_a_decoder_are_those_of_plain_hooks(tokenizer):
     assert_close(effects, expected, atol=1e-4, rtol=0)
 
 
-SENTENCES = [
-    ("bank", "She opened a savings account at the bank near the harbour."),
-    ("bank", "Two herons stood on the muddy bank of the river."),
-    ("check", "He wrote a check for the rent and signed it."),
-    ("apple", "I love apple phones more than any others."),
-]
-
-
 @pytest.fixture
 def without_changed_words(monkeypatch):
     """Leave out what a shift measures by changing single words."""
     monkeypatch.setattr("attnviz.analyses.shift.compute.intervene", lambda *_: {})
-
-
-@pytest.mark.usefixtures("without_changed_words")
-def test_head_contributions_match_direct_effects_and_less_so_total_effects(model):
-    """A direct effect opens the paths of the contribution and no others; a total effect, all."""
-    found = [
-        attnviz.shift(word, text, verify_causally=True, model=model) for word, text in SENTENCES
-    ]
-    pairs = [
-        torch.stack([result.decomposition.table.sum(-1), result.direct_effect]) for result in found
-    ]
-    assert sum(torch.corrcoef(pair.flatten(1))[0, 1] for pair in pairs) / len(found) >= 0.97
-    direct, total = (
-        [result.head_rank_correlations[name] for result in found]
-        for name in ("direct effect", "total effect")
-    )
-    assert sum(direct) / len(found) >= 0.95
-    assert 0.7 < sum(total) / len(found) < 0.9
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "roberta", "gemma2"])

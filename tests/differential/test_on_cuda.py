@@ -3,13 +3,11 @@
 import pandas as pd
 import pytest
 import torch
-from families import tiny
+from families import FAMILIES, FURTHER, OWN_CODE, TWO_SIDED, tiny
 from linear_models import RECURRENCES, build
 from test_simulated_cuda import (
     ALL,
-    FAST,
     MEDIA,
-    SLOW,
     WORDS,
     attend_to_a_medium,
     attend_to_texts,
@@ -19,6 +17,8 @@ from test_simulated_cuda import (
 import attnviz
 
 pytestmark = pytest.mark.gpu
+# Not sharp in short texts: BigBird and Reformer.
+EVERY = sorted({*FAMILIES, *OWN_CODE, *TWO_SIDED, *FURTHER} - {"bigbird", "reformer"})
 
 
 @pytest.mark.parametrize("function", ALL)
@@ -41,7 +41,7 @@ def test_every_function_gives_the_numbers_of_the_cpu(function, tokenizer, tmp_pa
         pd.testing.assert_frame_equal(there[numbers], here[numbers], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", [*FAST, *SLOW])
+@pytest.mark.parametrize("family", EVERY)
 def test_every_family_is_verified(family, tokenizer):
     for result in attend_to_texts(family, tokenizer)():
         assert result.agreement.verdict == "verified", result.agreement.summary()

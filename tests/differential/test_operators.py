@@ -3,7 +3,7 @@
 import pytest
 import torch
 import transformers
-from families import FAMILIES, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
+from families import OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
@@ -15,17 +15,11 @@ from attnviz.formula.attention import repeat_heads
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-# Without `-m long`: one of each kind of grouping, mask, scale and position.
+# One of each kind of grouping, mask, scale and position.
 SOME = ("bert", "gpt2", "mistral", "qwen3", "gemma2", "gpt-oss", "t5-encoder", "t5", "bart")
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param(family, marks=() if family in SOME else pytest.mark.long)
-        for family in (*FAMILIES, *TWO_SIDED)
-    ],
-)
+@pytest.mark.parametrize("family", SOME)
 def test_interface_and_operators_give_the_same_record(family, tokenizer, monkeypatch):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     some = slice(1, 3 if family in ("bert", "t5") else 2)  # these two with padding

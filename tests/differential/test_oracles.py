@@ -61,40 +61,6 @@ def some_visible():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestTorchScaledDotProductAttention:
-    @pytest.mark.parametrize("scale", [None, 0.3])
-    def test_plain(self, dtype, scale):
-        Q, K, V = queries_keys_values(dtype)
-        expected = F.scaled_dot_product_attention(Q, K, V, scale=scale)
-        close(attention(Q, K, V, scale=scale), expected)
-
-    def test_causal(self, dtype):
-        Q, K, V = queries_keys_values(dtype)
-        expected = F.scaled_dot_product_attention(Q, K, V, is_causal=True)
-        close(attention(Q, K, V, mask=causal_mask(5, 7)), expected)
-
-    def test_boolean_mask(self, dtype):
-        Q, K, V = queries_keys_values(dtype)
-        expected = F.scaled_dot_product_attention(Q, K, V, attn_mask=some_visible())
-        close(attention(Q, K, V, mask=hide(~some_visible())), expected)
-
-    def test_additive_bias(self, dtype):
-        Q, K, V = queries_keys_values(dtype)
-        bias = random(4, 5, 7, dtype=dtype, seed=5)
-        expected = F.scaled_dot_product_attention(Q, K, V, attn_mask=bias.expand(2, 4, 5, 7))
-        close(attention(Q, K, V, mask=bias), expected)
-
-    @pytest.mark.parametrize("key_heads", [1, 2])
-    def test_grouped_queries(self, dtype, key_heads):
-        Q, K, V = queries_keys_values(dtype, key_heads)
-        expected = F.scaled_dot_product_attention(Q, K, V, enable_gqa=True)
-        close(attention(Q, repeat_heads(K, 4), repeat_heads(V, 4)), expected)
-
-    def test_identity_as_values_gives_the_weights(self, dtype):
-        Q, K, _ = queries_keys_values(dtype)
-        identity = torch.eye(7, dtype=dtype).expand(2, 4, 7, 7)
-        expected = F.scaled_dot_product_attention(Q, K, identity, attn_mask=some_visible())
-        close(attention_weights(Q, K, mask=hide(~some_visible())), expected)
-
     def test_a_fully_masked_row(self, dtype):
         Q, K, V = queries_keys_values(dtype)
         visible = some_visible()

@@ -8,7 +8,6 @@ from torch.testing import assert_close
 from transformers import LlamaForCausalLM
 
 import attnviz
-from attnviz.app import run
 from attnviz.errors import InputError, ModelError, OutputError
 
 TEXT = "the train left the station on time and nobody noticed that it was early"
@@ -160,26 +159,3 @@ def test_a_model_object_is_not_moved(tokenizer):
 
 
 # --- on the command line
-
-
-def test_the_command_line_places_a_model(tmp_path, capsys):
-    path = str(tmp_path / "kept.safetensors")
-    placed = ["--device-map", "disk", "--offload-folder", str(tmp_path / "offloaded")]
-    assert run(["verify", TEXT, *placed, "-o", path]) == 0
-    assert "verified: 72 heads" in capsys.readouterr().out
-    for typed, message in (
-        (["verify", TEXT, "--device-map", "evenly"], "'balanced', 'balanced_low_0', 'sequential'"),
-        (
-            ["senses", "bank", *placed, "--device", "cpu"],
-            "'cpu' and device_map 'disk' exclude each other",
-        ),
-        (["shift", "train", TEXT, *placed[2:]], "add device_map='auto'"),
-        (
-            ["heads", "--result", path, *placed[:2]],
-            "--result runs no model, so --device-map does nothing",
-        ),
-    ):
-        assert run(typed) == 2
-        captured = capsys.readouterr()
-        assert message in captured.err
-        assert len(captured.err.splitlines()) == 1, captured.err

@@ -1,7 +1,5 @@
 """Streamed summaries equal those of the full maps in every family, and are verified."""
 
-import threading
-
 import pytest
 import torch
 import transformers
@@ -176,52 +174,10 @@ def test_chunked_attention_has_the_positions_of_full_maps(tokenizer):
     assert [(each.stack, each.layer) for each in attentions] == [(r.stack, r.layer) for r in whole]
 
 
-def test_another_model_can_run_in_parallel(model, tokenizer):
-    other, stop = tiny("llama"), threading.Event()
-    ids, errors = torch.ones(1, 5, dtype=torch.long), []
-
-    def keep_running():
-        while not stop.is_set():
-            try:
-                other(ids)
-            except Exception as error:
-                errors.append(error)
-                return
-
-    thread = threading.Thread(target=keep_running)
-    thread.start()
-    try:
-        attnviz.attend(TWICE, model=model, mode="streamed")
-    finally:
-        stop.set()
-        thread.join()
-    assert not errors
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
 def test_low_precision_is_verified(dtype):
     low = attnviz.load(dtype=dtype)
     assert attnviz.verify(2 * TWICE, model=low, mode="streamed").verdict == "verified"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"mode": "fast"}, "mode must be auto, full or streamed, not 'fast'"),
-        ({"layers": [9]}, "Layer 9 is out of range: the model has layers 0–5"),
-        ({"layers": []}, "The list of layers is empty"),
-        ({"layers": [-1]}, "Layer -1 is out of range: the model has layers 0–5"),
-        ({"heads": [12]}, "Head 12 is out of range: the model has heads 0–11"),
-        ({"heads": "zzz"}, "The head must be a whole number, not 'zzz'"),
-        ({"cells": 0}, r"cells must be at least 1, not 0\."),
-        ({"top": -1}, "top must be from 0 to 1024 keys, not -1"),
-        ({"mode": "full", "top": 3}, "top cannot be used: the maps of this input are whole"),
-        ({"generate": 3}, "mode"),
-    ],
-)
-def test_models_that_cannot_be_streamed_are_refused(wrong, message, model):
-    with pytest.raises(InputError, match=message):
-        attnviz.attend(TWICE, **{"model": model, "mode": "streamed"} | wrong)
 
 
 def test_functions_that_need_full_maps_say_so(model):

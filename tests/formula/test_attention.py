@@ -103,31 +103,6 @@ class TestILoveApplePhones:
         )
         close(output, self.output, atol=5e-4)
 
-    def test_printed_scores_do_not_follow_from_the_printed_keys(self):
-        printed = f64([1.2, 0.6], [0.9, 1.1], [0.7, 0.7], [1.3, 0.3])
-        follows = scores(self.Q, printed)
-        close(follows[1, 3], 1.63)  # printed as 1.96
-        close(follows[3, 3], 0.91)  # printed as 1.91
-
-    def test_printed_weights_and_output_follow_from_the_stage_before(self):
-        printed_scores = f64(
-            [1.80, 1.74, 1.26, 1.74],
-            [1.86, 2.11, 1.47, 1.96],
-            [1.74, 1.76, 1.26, 1.64],
-            [1.26, 1.79, 1.19, 1.91],
-        )
-        printed_weights = f64(
-            [0.278, 0.266, 0.190, 0.266],
-            [0.248, 0.296, 0.189, 0.267],
-            [0.273, 0.277, 0.195, 0.255],
-            [0.200, 0.292, 0.191, 0.317],
-        )
-        printed_values = f64([1.2, 0.6], [0.9, 1.1], [1.1, 1.2], [1.3, 1.3])
-        printed_output = f64([1.128, 1.034], [1.119, 1.049], [1.124, 1.035], [1.125, 1.082])
-        close(softmax(printed_scores / math.sqrt(2)), printed_weights, atol=1e-3)
-        # The precision of the printed digits: 1.1251 at (apple, 0) is printed as 1.124.
-        close(context(printed_weights, printed_values), printed_output, atol=1.2e-3)
-
 
 # -------------------------------------------------------------------------- the identities
 

@@ -32,18 +32,6 @@ def positions(count):
     return torch.arange(count, dtype=torch.float64)
 
 
-def test_i_love_apple_phones_queries_keys_and_values():
-    X = tensor(
-        [[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2]]
-    ).double()
-    W_q = tensor([[1, 0], [0, 1], [1, 0], [0, 1]]).double()
-    W_k = tensor([[1, 0], [0, 1], [0, 1], [1, 0]]).double()
-    W_v = tensor([[1, 0], [0, 1], [1, 1], [0, 1]]).double()
-    close(linear(X, W_q), [[1.2, 0.6], [1.0, 1.1], [1.1, 0.7], [0.4, 1.3]], atol=1e-7)
-    close(linear(X, W_k), [[1.1, 0.7], [0.9, 1.2], [0.6, 1.2], [1.2, 0.5]], atol=1e-7)
-    close(linear(X, W_v), [[1.2, 0.8], [1.0, 1.2], [1.1, 1.7], [0.4, 1.7]], atol=1e-7)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear_is_torchs_layer_with_its_weight_transposed(bias):
     layer = torch.nn.Linear(4, 3, bias=bias, dtype=torch.float64)

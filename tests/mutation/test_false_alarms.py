@@ -82,28 +82,9 @@ def test_batches_of_tiny_models(family, dtype, check_batches):
     check_batches(family, dtype, 1, longest=20)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_200_batches_of_the_real_model(dtype, check_batches):
-    check_batches("minilm", dtype, 200)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", TINY)
-def test_25_batches_of_tiny_models(family, dtype, check_batches):
-    check_batches(family, dtype, 25)
-
-
 @pytest.mark.parametrize("dtype", DTYPES[::2])
 def test_streamed_texts(dtype, check_streamed):
     check_streamed(dtype, 1, longest=100)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_8_streamed_texts(dtype, check_streamed):
-    check_streamed(dtype, 8)
 
 
 @pytest.fixture

@@ -61,11 +61,8 @@ class Counting(nn.Module):
         return hidden
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", pytest.param("the bundled model", marks=pytest.mark.long)]
-)
-def test_a_registered_attention_stays_and_is_recorded(name, registered, copied, tokenizer):
-    module = tiny(name) if name == "bert" else copied
+def test_a_registered_attention_stays_and_is_recorded(registered, tokenizer):
+    module = tiny("bert")
     module.set_attn_implementation(registered)
     result = attend(module, tokenizer)
     assert result.agreement.verdict == "verified"
@@ -152,18 +149,6 @@ def tensors_of(record):
         values += value if isinstance(value, tuple) else []
         values += vars(value).values() if hasattr(value, "__dataclass_fields__") else []
     return [value for value in values if isinstance(value, torch.Tensor)]
-
-
-def test_steps_of_an_optimizer_do_not_change_a_result(small, tokenizer):
-    result = attend(small, tokenizer)
-    before = attnviz.steps(result, layer=2, head=3).to_arrays()
-    optimizer = torch.optim.AdamW(small.parameters(), lr=1e-3)
-    for _ in range(3):
-        states = small(**tokenizer(TEXTS[0], return_tensors="pt")).last_hidden_state
-        states.square().mean().backward()
-        optimizer.step()
-    after = attnviz.steps(result, layer=2, head=3).to_arrays()
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_buffers_of_the_model_are_restored(small, tokenizer):
@@ -300,12 +285,9 @@ def test_fused_attention_that_differs_from_eager_is_named(tokenizer):
     assert "the recorded run is not the model's" in attend(module, tokenizer).agreement.summary()
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(torch.float32, marks=pytest.mark.long), torch.bfloat16], ids=str
-)
-def test_a_model_that_amplifies_rounding_is_no_false_alarm(dtype, tokenizer):
+def test_a_model_that_amplifies_rounding_is_no_false_alarm(tokenizer):
     """A mixture of experts with sharp attention: what one rounding step changes is measured."""
-    report = attend(tiny("dbrx").to(dtype), tokenizer, TEXTS[0]).agreement
+    report = attend(tiny("dbrx").to(torch.bfloat16), tokenizer, TEXTS[0]).agreement
     assert report.verdict == "verified", report.summary()
 
 
@@ -315,31 +297,15 @@ def test_the_rounding_of_clipped_values_is_no_false_alarm(tokenizer):
     assert attend(tiny("dbrx"), tokenizer, text).agreement.verdict == "verified"
 
 
-@pytest.mark.parametrize(
-    "dtype", [pytest.param(torch.float32, marks=pytest.mark.long), torch.bfloat16], ids=str
-)
-def test_keys_that_no_query_reads_are_no_false_alarm(dtype, tokenizer):
+def test_keys_that_no_query_reads_are_no_false_alarm(tokenizer):
     """Longformer reads a window, so that the last padded keys are in no product."""
     texts = [
         "A mouse squeaked behind the kitchen wall.",
         "Behind it a stiff spring pushes the valve shut.",
         "Their best pitcher won twenty games.",
     ]
-    results = attend(tiny("longformer", dtype), tokenizer, texts)
+    results = attend(tiny("longformer", torch.bfloat16), tokenizer, texts)
     assert [result.agreement.verdict for result in results] == ["verified"] * 3
-
-
-@pytest.mark.pairs(each=1)
-@pytest.mark.parametrize(
-    ("family", "path"), [("bert", "bert.encoder.layer.1"), ("llama", "model.layers.2")]
-)
-@pytest.mark.parametrize("positions", ["sample", "all"])
-def test_positions_that_move_in_a_later_layer_are_caught(positions, family, path, tokenizer):
-    module = tiny(family)
-    module.get_submodule(path).register_forward_pre_hook(reversed_positions, with_kwargs=True)
-    report = attend(module, tokenizer, positions=positions).agreement
-    assert report.parts["positions"] == "failed"
-    assert f"layer {path[-1]}" in report.summary()
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "gpt-oss", "mistral", "bart", "t5"])
@@ -350,14 +316,6 @@ def test_every_position_of_an_unchanged_model_is_verified(family, tokenizer):
     assert report.positions.passed
     assert report.positions.tokens == len(f"{TEXT} {' '.join(target.values())}".split())
     assert report.verdict == "verified"
-
-
-def test_every_position_of_the_bundled_model_is_verified(model):
-    for text in TEXTS[1:]:
-        report = model.attend(text, positions="all").agreement
-        assert report.verdict == "verified"
-        assert report.positions.layers == 6
-        assert "positions in 6 layers" in report.summary()
 
 
 class ReversedOffsets:
@@ -406,21 +364,6 @@ def test_words_of_the_right_tokenizer_match(text, model):
     result = model.attend(text)
     assert all("it read [UNK]" in note for note in result.notes)
     assert result.agreement.parts["positions"] == "verified"
-
-
-def one_to_the_right(module, args, output):
-    """Move every row of a block's output one to the right."""
-    states = output[0] if isinstance(output, tuple) else output
-    moved = torch.cat([states[:, :1], states[:, :-1]], 1)
-    return (moved, *output[1:]) if isinstance(output, tuple) else moved
-
-
-@pytest.mark.parametrize("positions", ["sample", "all"])
-def test_rows_of_a_decoder_that_are_off_by_one_are_caught(positions, tokenizer):
-    module = tiny("gpt2")
-    module.get_submodule("transformer.h.0").register_forward_hook(one_to_the_right)
-    report = attend(module, tokenizer, positions=positions).agreement
-    assert "the rows are not the tokens" in report.summary()
 
 
 def test_a_text_of_one_repeated_token_is_checked_with_its_neighbor(tokenizer):

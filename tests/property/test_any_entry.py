@@ -14,7 +14,7 @@ from attnviz.analyses.example.compute import FIELDS, STAGES, parse
 from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.senses.sentences import read_sentences
 from attnviz.analyses.shift.compute import parse_pair
-from attnviz.errors import did_you_mean, whole_number
+from attnviz.errors import did_you_mean
 from attnviz.io.files import read_text
 from attnviz.terminal.options import (
     parse_named_sentences,
@@ -225,10 +225,3 @@ def test_a_suggested_name_exists(entry, known):
     assert not hint or any(name in hint for name in known)
     if any(name.casefold() == entry.casefold() for name in known) and 0 < len(entry) < 40:
         assert hint
-
-
-@slower(0.5)
-@given(st.integers() | st.floats() | strings | st.booleans() | st.none() | st.binary())
-def test_a_whole_number_is_whole(value):
-    number = value_or_refused(whole_number, value, "a layer")
-    assert number is REFUSED if type(value) is not int else number == value

@@ -22,10 +22,6 @@ def test_parts_of_a_task_share_its_progress():
     ]  # fmt: skip
 
 
-def test_without_a_listener_the_items_are_unchanged():
-    assert [*track("ab", "letters")] == ["a", "b"]
-
-
 def test_a_loop_that_ends_early_restores_the_task():
     reports = []
     with listening(lambda name, share: reports.append((name, share))):

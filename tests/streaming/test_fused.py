@@ -15,7 +15,6 @@ from attnviz.streaming.reference import MapBuffers
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
 VIEWS = {"slice", "view", "select", "unsqueeze", "expand", "transpose", "alias", "_unsafe_view"}
 N = 16
-PRIVATE = ("cudnn", "flash", "efficient")
 HOLES = torch.arange(N) % 5 > 1
 RULES = {
     "all": MaskRule(),
