@@ -1,9 +1,8 @@
 """Titles and captions of the gallery about fetched models name what their own code returns."""
 
-import numpy as np
 import pytest
 from figures.sentences import gallery
-from figures.sentences.gallery_fetched import CAPTIONS, of_table, wordnet
+from figures.sentences.gallery_fetched import CAPTIONS
 from figures.sentences.reading import read_all
 from figures.test_sentences import planted
 
@@ -19,13 +18,3 @@ def test_a_caption_about_a_fetched_model_names_what_its_code_returns(stem):
     chosen = wrong[:: max(1, len(wrong) // 6)]
     missed = [text for text in chosen if not read_all(text, None, patterns)]
     assert not missed, "\n".join(missed)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("twice", [False, True], ids=["once", "twice"])
-def test_the_table_of_figure_24_has_what_smollm2_gives(twice):
-    """Minutes: the test above reads of SmolLM2 only the table, and computes MiniLM's anew."""
-    ours, table = wordnet("smollm2", twice), of_table(twice)
-    np.testing.assert_allclose(ours.vectors, table.vectors, atol=5e-4)
-    np.testing.assert_allclose([ours.others, ours.both], [table.others, table.both], atol=5e-4)
-    assert (ours.chosen, ours.first) == (table.chosen, table.first)

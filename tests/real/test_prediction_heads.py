@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from attnviz.attribution.decomposition import decompose, split_stream
-from attnviz.attribution.interventions import HeadRun, ablate_each, head_effects, replace_outputs
 from attnviz.attribution.prediction import logit_lens
-from attnviz.attribution.ranking import spearman
 from attnviz.attribution.reference import gate_of, read
 from attnviz.attribution.target import Readout, Score, copies_of
 from attnviz.capture.watch import restoring
@@ -39,30 +37,6 @@ def paris(smollm2):
         smollm2, text.inputs, text.tokens.special, readout, text.sink,
         direction=torch.ones(1), result=text.result, gate=None,
     )  # fmt: skip
-
-
-@pytest.mark.long
-def test_the_estimate_agrees_with_exact_ablations(paris):
-    """Of the ten largest heads, and of 18 others spread over all layers."""
-    with restoring(paris.model.module):
-        effects = head_effects(paris, exact=10)
-        sample = [(layer, layer % 9) for layer in range(1, 30, 5)]
-        sample += [(layer, (layer + 4) % 9) for layer in range(0, 30, 5)]
-        sample += [(layer, (layer + 7) % 9) for layer in range(2, 30, 5)]
-        run = HeadRun.of(paris)
-        exact = ablate_each(paris, run, sample, replace_outputs(run, "zero", []))
-    assert effects.estimate.shape == (30, 9)
-    largest = effects.is_exact
-    assert largest.sum() == 10
-    both = torch.cat(
-        [effects.estimate[largest], torch.stack([effects.estimate[h] for h in sample])]
-    )
-    truth = torch.cat([effects.exact[largest], exact])
-    assert spearman(both, truth) >= 0.85
-    # The estimate of the next layer's heads is no substitute.
-    shifted = effects.estimate.roll(1, 0)
-    others = torch.cat([shifted[largest], torch.stack([shifted[h] for h in sample])])
-    assert spearman(others, truth) < 0.5
 
 
 def test_the_logit_is_split_completely(paris):

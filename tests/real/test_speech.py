@@ -40,15 +40,6 @@ def by_these(utterance):
     return by_heads(utterance, HEADS)
 
 
-@pytest.mark.long
-def test_onsets_lie_within_100_ms(utterances):
-    from benchmarks.speech import by_letters, evenly
-
-    assert share(utterances, by_these) > 0.8
-    assert share(utterances, evenly) < 0.6
-    assert share(utterances, by_letters) < 0.7
-
-
 def test_shifted_onsets_do_not(utterances):
     assert share(utterances, lambda one: by_these(one) + 0.3) < 0.2
 

@@ -1,6 +1,5 @@
 """Check a handful of architectures with the command-line script."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,8 +7,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from architectures import results
-from architectures.catalogue import head_classes
 from architectures.check import check
 from architectures.compare import compare, difference
 from architectures.results import CALLS, reason, state, use_state
@@ -99,26 +96,6 @@ def test_a_call_that_fails_is_told_from_one_that_is_refused(monkeypatch):
     assert use("bert")["float32"][0] == "crash"
 
 
-@pytest.mark.long
-def test_a_run_stores_its_results_and_writes_no_table_while_some_are_missing(tmp_path):
-    results_file = tmp_path / "results.jsonl"
-    program = str(ROOT / "scripts" / "check_architectures.py")
-    script = [sys.executable, program, "--no-heads", *SCRIPTED]
-    process = subprocess.run(
-        [*script, "--results", str(results_file)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert process.returncode == 0, process.stderr
-    assert "are not checked yet: no table is written" in " ".join(process.stderr.split())
-    assert list(tmp_path.iterdir()) == [results_file]
-    saved = results.read(results_file)
-    for name in SCRIPTED:
-        expect(name, saved[name])
-
-
 def test_a_fault_is_detected(monkeypatch):
     model, inputs = build("bert")
     monkeypatch.setattr("architectures.compare.difference", lambda record, reference: difference(
@@ -137,26 +114,6 @@ def test_architectures_that_do_not_run_report_the_reason():
     unread = {"architecture": "x", "unread": "a row sees scores that are no product"}
     assert state(unread, 1e-5) == "not read"
     assert reason(unread) == "a row sees scores that are no product"
-
-
-@pytest.mark.long
-def test_classes_with_a_head_are_checked_too():
-    name = "EfficientLoFTRForKeypointMatching"
-    assert head_classes("efficientloftr") == [name]
-    result = check(f"efficientloftr/{name}")
-    assert state(result, 1e-5) == "agrees"
-    assert (result["attentions"], result["softmaxes"]) == (12, 17)
-    assert result["notes"] == [
-        f"not attention: a softmax in {name}, whose weights are multiplied by no values"
-    ]
-    listed = results.page([result], [result, {"architecture": "a/AForB", "reason": "why"}],
-                          catalogue_of(result), 1e-5)  # fmt: skip
-    assert "1 agrees, 1 not run." in listed
-    assert "- `a/AForB` (not run): why" in listed
-
-
-def catalogue_of(result):
-    return results.catalogue([result], {}, 1e-5)
 
 
 def test_analyses_of_a_text_are_left_out_where_the_model_needs_more():

@@ -62,33 +62,16 @@ def test_an_unknown_part_is_one_line(parts, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@pytest.mark.parametrize(
-    "rehearsed",
-    [
-        ("heatmap",),
-        pytest.param(("versions",), marks=pytest.mark.long),
-        # In Triton's interpreter, where test_streaming_gpu.py runs the kernels too
-        pytest.param(("kernels", "maps-8k"), marks=pytest.mark.long),
-    ],
-    ids=" ".join,
-)
-def test_parts_can_be_rehearsed(tmp_path, rehearsed):
-    """The README's command; and the kernels and the benchmark."""
+def test_a_part_can_be_rehearsed(tmp_path):
+    """As in the README."""
     script = ROOT / "scripts" / "check_gpu.sh"
     environment = {"PYTHON": sys.executable, "OUT": str(tmp_path), "PATH": "/usr/bin:/bin"}
     environment["OMP_NUM_THREADS"] = "1"  # beside other tests
     done = subprocess.run(
-        [str(script), "--rehearse", *rehearsed],
+        [str(script), "--rehearse", "heatmap"],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "rehearsal.json").read_text())
-    assert {name: result["outcome"] for name, result in results.items()} == dict.fromkeys(
-        rehearsed, "passed"
-    )
-    if "heatmap" in rehearsed:
-        assert (tmp_path / "heatmap.png").is_file()
-    elif "versions" in rehearsed:
-        assert results["versions"]["figures"]["device"] == "simulated"
-    else:
-        assert results["maps-8k"]["figures"]["90² cells: error of largest"] < 1e-3
+    assert {name: result["outcome"] for name, result in results.items()} == {"heatmap": "passed"}
+    assert (tmp_path / "heatmap.png").is_file()

@@ -6,7 +6,6 @@ import random
 import re
 import sys
 from collections import Counter
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -53,20 +52,6 @@ def test_both_sentences_of_a_pair_have_the_word_once_in_the_same_form():
         for one in (first, second):
             assert len(re.findall(rf"\b{forms.copy().pop()}\b", one["text"])) == 1
             assert one["text"][one["start"] - 1] == " "
-
-
-@pytest.mark.long
-def test_no_sentence_is_used_twice_or_nearly():
-    places = [(one["text"], one["start"], one["end"]) for p in PAIRS for one in p["sentences"]]
-    others = [wordnet_pairs.other_words(*place) for place in places]
-    assert max(wordnet_pairs.similarity(*pair) for pair in combinations(others, 2)) < 0.5
-
-
-def test_the_license_lies_beside_the_sentences():
-    text = (wordnet_pairs.DATA / STORED["license"]).read_text(encoding="utf-8")
-    assert "Permission to use, copy, modify and distribute this software" in text
-    assert "WordNet 3.0 Copyright 2006 by Princeton University" in text
-    assert "agrees to preserve same." in text
 
 
 # --- how they are chosen
@@ -143,14 +128,6 @@ def test_a_pair_has_one_form_different_files_and_different_sentences(text, field
     assert len(choose(*BIRD[:3], example(text, "2-n", field))) == pairs
 
 
-def test_a_folder_without_wordnet_is_refused(tmp_path, capsys):
-    import typer
-
-    with pytest.raises(typer.Exit):
-        wordnet_pairs.main(tmp_path)
-    assert "has no data.noun. Install Debian's wordnet-base" in capsys.readouterr().err
-
-
 # --- the area under the curve
 
 
@@ -203,13 +180,6 @@ def test_words_are_resampled_with_all_their_pairs(pairs):
     assert (pairs.weights[0] == 1).all()
     drawn = torch.stack([pairs.weights[1:, (words == w).nonzero()[0, 0]] for w in words.unique()])
     assert (drawn.sum(0) == len(words.unique())).all()
-
-
-def test_the_best_of_several_scores_is_chosen_on_the_other_words(pairs):
-    truth = pairs.same.float()
-    on_held_out = torch.where(pairs.held_out, truth, 0.0)
-    on_others = torch.where(pairs.held_out, 0.0, truth)
-    assert pairs.choose(torch.stack([on_held_out, on_others])) == 1
 
 
 # --- the vectors, and the stored table
@@ -271,29 +241,3 @@ def test_the_table_has_what_the_guide_says_of_it(table):
     assert len(both) == len(gains["best layer"]) == 3
     assert all(low > 0 for low, _ in both)
     assert all(low < 0 < high for of_score in gains.values() for low, high in of_score)
-
-
-@pytest.mark.real
-@pytest.mark.long  # the sample of sentences above gives the same numbers another way
-def test_the_rows_of_the_bundled_model_are_as_stored(model, pairs, table):
-    stored = {
-        (row["score"], row["layer"]): row
-        for row in table["rows"]
-        if row["model"] in (None, model.name)
-    }
-    vectors = senses.WordVectors.of(model, pairs.sentences, heads=False)
-    others = pairs.held_out_areas(pairs.cosines(vectors.others))
-    rows = [
-        *senses.rows_of_text(pairs),
-        senses.make_row("word, static", pairs.held_out_areas(pairs.cosines(vectors.static))),
-        senses.make_row("other words, static", others),
-    ]
-    for layer, scores in enumerate(pairs.cosines(vectors.states)):
-        areas = pairs.held_out_areas(scores)
-        rows.append(senses.make_row("vector", areas, others, layer=layer))
-    for row in rows:
-        expected = stored[row.score, row.layer]
-        names = ("auc", "low", "high", *(("gain", "gain_low") if row.gain is not None else ()))
-        for name in names:
-            assert getattr(row, name) == pytest.approx(expected[name], abs=2e-3), row
-    assert stored["word, static", None]["auc"] == 0.5
