@@ -39,7 +39,7 @@ SAMPLE = ROOT / "attnviz" / "analyses" / "survey" / "sample.txt"
 SILENT = ("verify", "check", "example", "models", "serve", "doctor")  # commands that draw nothing
 PAGES = ("view", "explore", "demo")  # commands that write a page
 # What commands need that is not here: other checkpoints, a GPU, files of the reader, a long time.
-ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|photos/|speech/|step-0|\./before|--probe")
+ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|photos/|speech/|step-0|\./before")
 SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")
 _IMAGE = r"!\[[^\]]+\]\((?:\.\./)?images/[\w.-]+\)"
 BLOCK = re.compile(rf"^```(\w*)\n(.*?)^```\n((?:\n?{_IMAGE}\n)*)", re.S | re.M)
