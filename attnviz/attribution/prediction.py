@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.attribution.reference import Reading, is_causal
-from attnviz.attribution.target import Readout, Target, base_of
+from attnviz.attribution.target import Readout, Target, base_of, copies_of
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean
@@ -245,32 +245,53 @@ class LogitLens(Savable):
         yield "a text of each token", [len(line) for line in self.tokens] == [shape[1]] * shape[0]
 
 
+def residual_stream(
+    model: Model, base: nn.Module, inputs: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
+    """Return the states of a text after each layer (L, T, d), its logits, and what reads states.
+
+    This takes states (n, d), which replace those after the last layer, to logits (n, V): the model
+    computes its own final norm, head and unembedding.
+
+    base : the model without its head, or the decoder.
+    """
+    module, stored = model.module, StoredRun(base)
+    with torch.no_grad(), stored.record():
+        logits = module(**inputs)[0][0]
+
+    def read(states: Tensor) -> Tensor:
+        last = stored.states()[-1]
+        copies = -(-len(states) // len(last))  # some models view their states as (…, T, d)
+        filled = last.repeat(copies, 1)
+        filled[: len(states)] = states
+        used = Readout(module, tuple(range(min(len(states), len(last)))))
+        skipping = stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape))
+        with used.alone(), torch.no_grad(), skipping:
+            found: Tensor = module(**copies_of(inputs, copies))[0]
+        return found.flatten(0, 1)[: len(states)]
+
+    if stored.in_a_row:
+        states = stored.states()
+        differences = (read(states[-1]) - logits).abs().amax(-1)
+        if bool((differences <= _SAME * logits.abs().amax(-1)).all()):
+            return states, logits, read
+    raise ModelError(
+        f"The layers of {model.name} cannot be read one by one: its blocks do not run in a row. "
+        "Choose another kind of model."
+    )
+
+
 def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
     """Return the k most probable tokens at a position after each layer.
-
-    The residual stream after a layer takes the place of that after the last layer. The model then
-    computes its own final norm, head and unembedding. The last row is the model's prediction.
 
     target : of a model that predicts tokens. row : the position: in a causal model the one before
     the predicted token, in a masked one that of the mask.
 
     Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
     """
-    module = target.model.module
-    stored = StoredRun(target.readout.bases[-1])
-    with torch.no_grad(), stored.record():
-        last = module(**target.inputs)[0][0]
-    layers, logits = len(stored.blocks), []
-    if stored.in_a_row:
-        for state in stored.states()[:, None]:
-            with torch.no_grad(), stored.skip(layers, 1, state):
-                logits.append(module(**target.inputs)[0][0, row])
-    if not logits or (logits[-1] - last[row]).abs().max() > _SAME * last[row].abs().max():
-        raise ModelError(
-            f"The layers of {target.model.name} cannot be read one by one: its blocks do not run "
-            "in a row. Choose another kind of model."
-        )
-    table = torch.stack(logits).double().cpu()
+    readout = target.readout
+    states, _, read = residual_stream(target.model, readout.bases[-1], target.inputs)
+    table = read(states[:, row]).double().cpu()
     values, ids = table.topk(k)
     tokenizer: Any = target.model.tokenizer  # not None: it has tokenized the text
     return LogitLens(

@@ -42,10 +42,10 @@ from attnviz.analyses.survey.measure import Attention, HeadStatistics
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.methods import attempt
-from attnviz.attribution.prediction import NextTokens
+from attnviz.attribution.prediction import NextTokens, residual_stream
 from attnviz.attribution.reference import is_causal, read
-from attnviz.attribution.target import Readout, base_of, copies_of, unembedding_of
-from attnviz.attribution.tracing import StoredRun, tracing
+from attnviz.attribution.target import base_of, unembedding_of
+from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
@@ -296,32 +296,13 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
 
 def _unembedding(model: Model, text: CorpusText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
     """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
-    module = model.module
     inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
-    stored = StoredRun(base_of(module))
-    with torch.no_grad(), stored.record():
-        logits = module(**inputs)[0][0]
-    if not stored.in_a_row:
-        raise ModelError("its blocks do not run in a row")
-    last = stored.states()[-1]  # (T, d)
-
-    def read_states(states: Tensor) -> Tensor:
-        """Return the logits of some states, (n, V), which take the place of those of the text."""
-        copies = -(-len(states) // len(last))  # some models view their states as (…, T, d)
-        filled = last.repeat(copies, 1)
-        filled[: len(states)] = states
-        used = Readout(module, tuple(range(min(len(states), len(last)))))
-        skipping = stored.skip(len(stored.blocks), copies, filled.view(copies, *last.shape))
-        with used.alone(), torch.no_grad(), skipping:
-            read: Tensor = module(**copies_of(inputs, copies))[0]
-        return read.flatten(0, 1)[: len(states)]
-
-    if (read_states(last) - logits).abs().max() > 1e-4 * logits.abs().max():  # rounding
-        raise ModelError("its last residual stream does not give its logits")
+    states, logits, read_states = residual_stream(model, base_of(model.module), inputs)
 
     def unembed(outputs: tuple[list[int], Tensor]) -> Tensor:
         rows, parts_of_heads = outputs
-        changes = logits[rows] - read_states(last[rows] - parts_of_heads.to(last))
+        last = states[-1, rows]
+        changes = logits[rows] - read_states(last - parts_of_heads.to(last))
         centered: Tensor = changes - changes.mean(-1, keepdim=True)
         return centered.float().cpu()
 

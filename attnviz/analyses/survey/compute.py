@@ -239,7 +239,7 @@ def survey_corpus(
                 yield one
 
         if out is None:
-            in_order = _in_order(measured(enumerate(in_parts)))
+            in_order = (statistics for *_, statistics in measured(enumerate(in_parts)))
         else:
             folder = _open_folder(Path(out), corpus, heads, resume=resume, force=force)
             summaries = [folder.path / name for name in _SUMMARIES]
@@ -312,17 +312,6 @@ def _in_folder(
     for number, texts, statistics in measure(missing()):
         folder.write(number, texts, statistics)
     yield from folder.read(len(numbers))
-
-
-def _in_order(parts: Iterable[MeasuredPart]) -> Iterator[TextStatistics]:
-    """Yield the statistics of parts in the order of the corpus, so that sums are rounded alike."""
-    waiting: dict[int, TextStatistics] = {}
-    expected = 0
-    for number, _, statistics in parts:
-        waiting[number] = statistics
-        while expected in waiting:
-            yield waiting.pop(expected)
-            expected += 1
 
 
 def _result(

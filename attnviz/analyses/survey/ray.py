@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -42,7 +43,7 @@ def measure_here(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Measu
 
 @contextmanager
 def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[MeasureParts]:
-    """Yield a function that measures parts on a Ray cluster; they come in the order of completion.
+    """Yield a function that measures parts on a Ray cluster, and yields them in their order.
 
     A part whose worker or machine dies is measured again.
 
@@ -97,24 +98,22 @@ def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Me
     task = ray.remote(max_retries=-1, num_cpus=1, num_gpus=int(kind == "GPU"))(_measure_part)
     # A reference in a list is passed on, and fetched by each worker.
     shared = [ray.put(pack(heads))]
-    running: dict[ObjectRef[TextStatistics], Part] = {}
+    running: deque[tuple[Part, ObjectRef[TextStatistics]]] = deque()
 
-    def finished() -> Iterator[MeasuredPart]:
-        (reference, *_), _ = ray.wait([*running], num_returns=1)
-        number, texts = running.pop(reference)
+    def first() -> MeasuredPart:
+        part, reference = running.popleft()
         try:
-            statistics = ray.get(reference)
+            return *part, ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             raise error.cause or error from None  # as a local run would raise it
-        yield number, texts, statistics
 
     for part in parts:
         processors = int(ray.cluster_resources().get(kind, 1))  # machines join and leave
         while len(running) >= _AHEAD * max(1, processors):
-            yield from finished()
-        running[task.remote(shared, part[1])] = part
+            yield first()
+        running.append((part, task.remote(shared, part[1])))
     while running:
-        yield from finished()
+        yield first()
 
 
 def _measure_part(shared: list[Any], texts: Sequence[CorpusText]) -> TextStatistics:
