@@ -38,14 +38,13 @@ from attnviz.analyses.survey.corpus import (
     CorpusText,
     TextCorpus,
     check_corpus,
-    load_reader,
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import Attention, HeadStatistics, TextStatistics
 from attnviz.analyses.survey.result import SURE, HeadName
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, Positions, WeightStatistics
-from attnviz.models.checkpoint import SpecialTokens, locate_checkpoint
+from attnviz.models.checkpoint import locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.arguments import checked_scalars
@@ -109,7 +108,7 @@ def compare(
     ['checkpoint', 'stack', 'layer', 'head', 'statistic', 'mean']
     """
     check_corpus(texts, column)
-    texts, pairs, truncate, special_tokens = parse_corpus("compare", texts, inputs, seed)
+    given = parse_corpus("compare", texts, inputs, seed)
     labels = tuple(map(str, models)) if isinstance(models, Mapping) else ()
     checkpoints = list(models.values() if isinstance(models, Mapping) else models)
     if len(checkpoints) < 2:
@@ -117,30 +116,27 @@ def compare(
     for checkpoint in checkpoints:
         if isinstance(checkpoint, str | os.PathLike):
             locate_checkpoint(checkpoint)  # a wrong name is an error before the others are read
-    opened = [partial(_open, checkpoint, special_tokens) for checkpoint in checkpoints]
-    options = texts, column, pairs, truncate, skip_bad
-    comparison = _Comparison(truncate, seed)
-    if len(opened) == 2:
-        first, second = (load() for load in opened)
-        comparison.measure_two(TextCorpus(first, *options), second)
+
+    def opened(number: int) -> TextCorpus:
+        """Return the corpus as a model reads it; only the first one leaves texts out."""
+        checkpoint = checkpoints[number]
+        if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
+            checkpoint = checkpoint()
+        skips = skip_bad and number == 0
+        return cast("TextCorpus", given.read_by(checkpoint, skip_bad=skips, column=column))
+
+    comparison = _Comparison(seed)
+    if len(checkpoints) == 2:
+        comparison.measure_two(opened(0), opened(1))
         return comparison.result(labels)
     with TemporaryDirectory(prefix="attnviz-") as folder:
         comparison.folder = Path(folder)
-        for number, load in enumerate(opened):
-            with part(number, len(opened)):
-                model = load()
-                comparison.measure(model, None if number else TextCorpus(model, *options))
-            del model
+        for number in range(len(checkpoints)):
+            with part(number, len(checkpoints)):
+                comparison.measure(opened(number))
             gc.collect()
             release_unused()
     return comparison.result(labels)
-
-
-def _open(checkpoint: Checkpoint, special_tokens: SpecialTokens | None) -> Model:
-    """Return a model that reads text; call the function that loads it, if it is one."""
-    if isinstance(checkpoint, partial) or inspect.isroutine(checkpoint):
-        checkpoint = checkpoint()
-    return load_reader(cast("Model | Loadable", checkpoint), special_tokens)[0]
 
 
 class _Change:
@@ -163,7 +159,6 @@ class _Comparison:
     Of three or more, the texts and their statistics wait in a folder, not in memory.
     """
 
-    truncate: bool
     seed: int
     folder: Path = Path()
     texts: int = 0
@@ -206,10 +201,9 @@ class _Comparison:
                     f"text {text.number + 1}. Compare models with one vocabulary."
                 )
 
-    def measure_two(self, corpus: TextCorpus, second: Model) -> None:
-        """Measure the model of a corpus and a second one on the same batches, and their maps."""
+    def measure_two(self, corpus: TextCorpus, again: TextCorpus) -> None:
+        """Measure two models on the same batches, and how far their maps are apart."""
         sample, results, in_parts = corpus.open()
-        again = TextCorpus(second, (), truncate=self.truncate)
         one = self._verified(corpus, results)
         other = self._verified(again, again.verified(sample))
         change, apart = _Change(self.heads, self.seed), Moments(len(self.heads))
@@ -244,16 +238,14 @@ class _Comparison:
             while file.peek(1):
                 yield pickle.load(file)
 
-    def measure(self, model: Model, corpus: TextCorpus | None) -> None:
-        """Measure a model, the first one on a corpus, and its changes from the model before."""
-        again = TextCorpus(model, (), truncate=self.truncate)
-        if corpus is None:
-            results, in_parts = again.verified(self.sample), self._read()
+    def measure(self, corpus: TextCorpus) -> None:
+        """Measure a model on the texts that the first one has read, and its changes."""
+        if number := len(self.agreements):
+            results, in_parts = corpus.verified(self.sample), self._read()
         else:
             self.sample, results, unwritten = corpus.open()
             in_parts, self.changes = self._written(unwritten), corpus.changes
-        number, heads = len(self.agreements), self._verified(corpus or again, results)
-        change = _Change(self.heads, self.seed)
+        heads, change = self._verified(corpus, results), _Change(self.heads, self.seed)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
 
         def statistics() -> Iterator[TextStatistics]:
@@ -261,7 +253,7 @@ class _Comparison:
             with mine.open("wb") as file, last.open("rb") as before:
                 for texts_of_part in in_parts:
                     if number:
-                        self._expect_same_tokens(again, texts_of_part)
+                        self._expect_same_tokens(corpus, texts_of_part)
                     of_part = heads.measure(texts_of_part)
                     values = of_part.value.flatten(1)
                     np.save(file, values.numpy())
@@ -269,7 +261,7 @@ class _Comparison:
                         known = torch.from_numpy(np.load(before)).double()
                         change.add(of_part.numbers, known, values.double())
                     texts += len(texts_of_part)
-                    say(f"{model.name}: {texts:,} texts", texts / max(texts, self.texts))
+                    say(f"{corpus.model.name}: {texts:,} texts", texts / max(texts, self.texts))
                     yield of_part
 
         totals = aggregate(statistics(), len(self.heads), seed=self.seed)

@@ -34,8 +34,6 @@ from attnviz.analyses.survey.corpus import (
     TextCorpus,
     check_corpus,
     inputs_of,
-    is_of_media,
-    load_reader,
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import Attention, HeadStatistics
@@ -121,24 +119,17 @@ def explore(
     >>> result = attnviz.explore(texts)
     >>> page = result.page()  # page.save("heads.html")
     """
-    texts, pairs, truncate, special_tokens = parse_corpus("explore", texts, inputs, seed, sample)
-    if isinstance(texts, str) and texts == "-":
+    given = parse_corpus("explore", texts, inputs, seed, sample)
+    source = given.source
+    if isinstance(source, str) and source == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
-    if isinstance(texts, str | Path) and not glob(str(texts)):  # noqa: PTH207
-        raise InputError(f"There is no file or folder {texts}. Name another one, {OR_SAMPLE}.")
-    check_corpus(texts, column, media=True)
-    model, kind = load_reader(model, special_tokens, media=True)
-    source = list(texts) if isinstance(texts, Iterator) else texts  # it is read again
-    if kind != "text":
-        corpus: TextCorpus | MediaCorpus = MediaCorpus(model, kind, source, truncate, skip_bad)
-    elif is_of_media(source):
-        raise InputError(
-            f"{str(source)!r:.200} is no corpus of texts, which {model.name} reads. Name a file of "
-            "texts, or a model that reads images or sounds (--model dinov2-small, --model "
-            "whisper-tiny.en)."
-        )
-    else:
-        corpus = TextCorpus(model, source, column, pairs, truncate, skip_bad)
+    if isinstance(source, str | Path) and not glob(str(source)):  # noqa: PTH207
+        raise InputError(f"There is no file or folder {source}. Name another one, {OR_SAMPLE}.")
+    check_corpus(source, column, media=True)
+    if isinstance(source, Iterator):  # it is read again
+        given = given._replace(source=list(source))
+    corpus = given.read_by(model, media=True, skip_bad=skip_bad, column=column)
+    model, kind = corpus.model, corpus.kind
     with part(0, 3, "survey"):
         surveyed, heads, verified, results = survey_corpus(corpus, seed=seed)
     examples = Examples(surveyed.roles, seed)

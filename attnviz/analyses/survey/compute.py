@@ -23,7 +23,6 @@ from attnviz.analyses.survey.corpus import (
     MediaCorpus,
     TextCorpus,
     check_corpus,
-    load_reader,
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import (
@@ -32,7 +31,7 @@ from attnviz.analyses.survey.measure import (
     TextStatistics,
     select_stack,
 )
-from attnviz.analyses.survey.probes import ProbeCorpus, ProbeGroup, confirm, find_probes
+from attnviz.analyses.survey.probes import ProbeGroup, confirm, find_probes, mark_answers
 from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given, require
@@ -159,31 +158,29 @@ def survey(
     else:
         require("pyarrow", "survey", "The tables of a survey need")
         check_folder(out)
-    texts, pairs, truncate, special_tokens = parse_corpus("survey", texts, inputs, seed, sample)
-    if (texts is None) == (probe is None):
+    given = parse_corpus("survey", texts, inputs, seed, sample)
+    if (given.source is None) == (probe is None):
         raise InputError("Give one of these: texts, the sample (--sample), or a probe.")
-    if texts is not None:
-        check_corpus(texts, column, media=True)
+    if probe is None:
+        check_corpus(given.source, column, media=True)
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     probes = [] if probe is None else find_probes(probe)
-    model, kind = load_reader(model, special_tokens, media=True)
-    if kind != "text":
-        why = f"{model.name} reads {NOUNS[kind]}, and it is for texts. Leave it out, or run "
-        why += "attnviz explore."
+    of_texts = {"column": column, "select": partial(select_stack, stack=stack)}
+    corpus = given.read_by(
+        model, media=True, skip_bad=skip_bad, positions=probe is None, **of_texts
+    )
+    groups: list[ProbeGroup] = []
+    if isinstance(corpus, MediaCorpus):
+        why = f"{corpus.model.name} reads {NOUNS[corpus.kind]}, and it is for texts. Leave it out, "
+        why += "or run attnviz explore."
         refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
-        media = MediaCorpus(model, kind, texts, truncate, skip_bad)
-        return survey_corpus(media, seed=seed)[0]
-    if probes:
-        model = Model(model.checkpoint.reading("parse"))  # texts of probes may have masks
-    groups = ProbeGroup.of(probes, model, seed)
-    probe_texts = [text for group in groups for text in group.texts]
-    options = column, pairs, truncate, skip_bad, partial(select_stack, stack=stack)
-    if texts is None:
-        named = [one.text for one in probe_texts]
-        corpus: TextCorpus = ProbeCorpus(model, named, *options, probe_texts=probe_texts)
-    else:
-        corpus = TextCorpus(model, texts, *options, positions=True)
+    elif probes:
+        model = Model(corpus.model.checkpoint.reading("parse"))  # texts of probes may have masks
+        groups = ProbeGroup.of(probes, model, seed)
+        made = [text for group in groups for text in group.texts]
+        mark = partial(mark_answers, model, made)
+        corpus = replace(corpus, model=model, source=[one.text for one in made], mark=mark)
     return survey_corpus(
         corpus,
         seed=seed,
@@ -239,16 +236,16 @@ def survey_corpus(
                 yield one
 
         if out is None:
-            in_order = (statistics for *_, statistics in measured(enumerate(in_parts)))
+            of_parts: Iterator[TextStatistics] = (one[2] for one in measured(enumerate(in_parts)))
         else:
             folder = _open_folder(Path(out), corpus, heads, resume=resume, force=force)
             summaries = [folder.path / name for name in _SUMMARIES]
             for path in summaries:
                 check_output(path, force=force or resume)
-            in_order = _in_folder(folder, measured, enumerate(in_parts))
+            of_parts = _in_folder(folder, measured, enumerate(in_parts))
         device = checkpoint.device if checkpoint.device.type == "cuda" else "cpu"  # has float64
         totals = aggregate(
-            in_order, len(heads.heads), seed=seed, statistics=statistics, device=device
+            of_parts, len(heads.heads), seed=seed, statistics=statistics, device=device
         )
         result = _result(totals, heads, results, corpus, groups)
         for path in summaries:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, is_unicode, refuse_given, require, true_or_false
@@ -35,7 +35,7 @@ from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.io.files import is_file, translated
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Loadable, Model, Source, attend, load
+from attnviz.pipeline.attend import Model, Source, attend, load
 from attnviz.pipeline.run import AttendOptions, run, transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.text import counted
@@ -116,13 +116,43 @@ class CorpusChanges:
         return tuple(notes)
 
 
+class GivenCorpus(NamedTuple):
+    """A corpus as it is given, before its model is known."""
+
+    source: Any
+    pairs: list[str] | None  # the second text of each
+    truncate: bool
+    special_tokens: SpecialTokens | None
+
+    def read_by(
+        self, model: Any, *, media: bool = False, skip_bad: bool, **of_texts: Any
+    ) -> TextCorpus | MediaCorpus:
+        """Return what a model reads: texts, or `media`; raise InputError if it is anything else."""
+        model = model if isinstance(model, Model) else load(model)
+        model = Model(model.checkpoint.shadow())
+        reads = input_kinds(model.module)
+        is_one = len(reads) == 1 and reads[0] in (NOUNS if media else ("text",))
+        if not is_one or (reads != ("audio",) and has_text_decoder(model.module)):
+            kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
+            what = "texts, images or sounds" if media else "one text"
+            raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
+        model = Model(model.checkpoint.reading(self.special_tokens))
+        options = {"source": self.source, "truncate": self.truncate, "skip_bad": skip_bad}
+        if reads != ("text",):
+            return MediaCorpus(model, cast("Kind", reads[0]), **options)
+        if media and is_of_media(self.source):
+            raise InputError(
+                f"{str(self.source)!r:.200} is no corpus of texts, which {model.name} reads. Name "
+                "a file of texts, or a model that reads images or sounds (--model dinov2-small, "
+                "--model whisper-tiny.en)."
+            )
+        return TextCorpus(model, pairs=self.pairs, **options, **of_texts)
+
+
 def parse_corpus(
     reader: str, source: Any, inputs: Source, seed: int, sample: bool = False
-) -> tuple[Any, list[str] | None, bool, SpecialTokens | None]:
-    """Return the source of a corpus, the second text of each, whether to cut, and special tokens.
-
-    reader : the function that takes these keywords, by its name. sample : read the bundled sample.
-    """
+) -> GivenCorpus:
+    """Return a corpus with the keywords of the function that reads it, which is named `reader`."""
     if true_or_false(sample, "sample"):
         refuse_given("the sample replaces them. Leave one out.", texts=source)
         source = Path(__file__).with_name("sample.txt")
@@ -142,7 +172,7 @@ def parse_corpus(
             raise InputError(
                 "pair is the second text of each: give a list of texts, and as many second ones."
             )
-    return source, pairs, truncate, special_tokens
+    return GivenCorpus(source, pairs, truncate, special_tokens)
 
 
 def is_of_media(source: object) -> bool:
@@ -315,22 +345,6 @@ def _column_index(names: list[str], column: str, file_name: str) -> int:
     return names.index(column)
 
 
-def load_reader(
-    model: Model | Loadable | None, special_tokens: SpecialTokens | None, *, media: bool = False
-) -> tuple[Model, Kind]:
-    """Return a model and what it reads: texts, or images or sounds; InputError for any other."""
-    model = model if isinstance(model, Model) else load(model)
-    model = Model(model.checkpoint.shadow())
-    reads = input_kinds(model.module)
-    is_one = len(reads) == 1 and reads[0] in (NOUNS if media else ("text",))
-    decodes = is_one and has_text_decoder(model.module)
-    if is_one and (reads == ("audio",) or not decodes):
-        return Model(model.checkpoint.reading(special_tokens)), cast("Kind", reads[0])
-    kind = "is an encoder–decoder" if is_one else f"reads {' and '.join(reads)}"
-    what = "texts, images or sounds" if media else "one text"
-    raise InputError(f"{model.name} {kind}. Choose a model that reads {what}.")
-
-
 def inputs_of(texts: Sequence[CorpusText]) -> Inputs:
     """Return texts as `attend` reads them."""
     pairs = [one.pair for one in texts if one.pair is not None]
@@ -354,6 +368,7 @@ class TextCorpus:
     truncate: bool = False  # whether long texts are cut
     skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
     select: Callable[[AttentionResult], AttentionResult] = softmax_only  # attentions to measure
+    mark: Callable[[CorpusText], CorpusText] = lambda text: text  # adds to the tokens of a text
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
     positions: bool = False  # whether a model may be measured that reads no tokens
     separate: str = ""  # a note if texts run one by one: which attention reads no tokens
@@ -361,7 +376,7 @@ class TextCorpus:
 
     def __iter__(self) -> Iterator[CorpusText]:
         self.changes = CorpusChanges()
-        return self.tokenized(self.texts())
+        return map(self.mark, self.tokenized(self.texts()))
 
     def texts(self) -> Iterator[CorpusText]:
         """Yield the texts, without the empty ones."""

@@ -164,7 +164,7 @@ class HeadStatistics:
             even=even,
             shuffled_keys=keys,
             differences=torch.stack(differences).amax(0),
-            compared=len(order),
+            compared=0 if self.records[0].signed else len(order),
         )
 
     def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
@@ -347,11 +347,8 @@ class SignedHeadStatistics(HeadStatistics):
                 "one whose features share matrices, such as Mamba-2."
             )
 
-    def measure(self, texts: Sequence[Any]) -> TextStatistics:
-        """Measure every head on each text; those of a text with one token are NaN."""
-        return replace(super().measure(texts), compared=0)
-
     def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Measure the heads on one text; the statistics of a single token are NaN."""
         if len(texts[0]) > 1:
             return super()._measure_batch(texts)
         nothing = torch.full((1, len(self.heads), len(self.names)), torch.nan, device="cpu")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
 
-from attnviz.analyses.survey.corpus import CorpusText, TextCorpus
+from attnviz.analyses.survey.corpus import CorpusText
 from attnviz.analyses.survey.result import Confirmation, HeadName
 from attnviz.attribution.interventions import Head, measure_without, token_of, whole_words
 from attnviz.attribution.methods import attempt
@@ -263,25 +263,17 @@ class Answers:
         return cls(tuple(rows), tuple(tokens), tuple(wrong), tuple(holds))
 
 
-@dataclass(eq=False, kw_only=True)
-class ProbeCorpus(TextCorpus):
-    """The texts of probes, with what each token asks for and what it holds, as in `Positions`."""
-
-    probe_texts: Sequence[ProbeText]
-
-    def __iter__(self) -> Iterator[CorpusText]:
-        for text in super().__iter__():
-            probe_text, encoding = self.probe_texts[text.number], text.encoding
-            if not probe_text.copied:
-                yield text
-                continue
-            ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
-            answers = Answers.find(self.model, probe_text, ids, special)
-            asks = [0] * len(ids)
-            for number, row in enumerate(answers.rows, start=1):
-                asks[row] = number
-            more: Mapping[str, Sequence[int]] = {"asks": asks, "holds": answers.holds}
-            yield replace(text, encoding={**encoding, **more})
+def mark_answers(model: Model, texts: Sequence[ProbeText], read: CorpusText) -> CorpusText:
+    """Return a text of a probe with what each token asks for and holds, as in `Positions`."""
+    text, encoding = texts[read.number], read.encoding
+    if not text.copied:
+        return read
+    ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
+    answers = Answers.find(model, text, ids, special)
+    asks = [0] * len(ids)
+    for number, row in enumerate(answers.rows, start=1):
+        asks[row] = number
+    return replace(read, encoding={**encoding, "asks": asks, "holds": answers.holds})
 
 
 def confirm(
