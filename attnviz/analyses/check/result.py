@@ -12,8 +12,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.figures.claims import quoted
-from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, Savable, column, doc, documented, proof
 from attnviz.results.text import dim, ranges
 from attnviz.runtime import Printed

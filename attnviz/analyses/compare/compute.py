@@ -19,18 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.compare.result import CompareResult
-from attnviz.analyses.survey.aggregate import (
-    FLIPS,
-    Estimates,
-    Moments,
-    SignFlips,
-    aggregate,
-    assign_roles,
-    bounded,
-    difference,
-    divergence,
-    draw_signs,
-)
+from attnviz.analyses.survey import aggregate
 from attnviz.analyses.survey.compute import add_statistics
 from attnviz.analyses.survey.corpus import (
     Corpus,
@@ -46,9 +35,8 @@ from attnviz.errors import InputError
 from attnviz.heads import NAMES, Positions, WeightStatistics
 from attnviz.models.checkpoint import locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, Source
-from attnviz.results import AgreementReport, AttentionResult
+from attnviz.results import AgreementReport, AttentionResult, Provenance
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.attention_result import Provenance
 from attnviz.runtime.libraries import release_unused
 from attnviz.runtime.progress import part, say
 
@@ -144,12 +132,13 @@ class _Change:
 
     def __init__(self, heads: Sequence[HeadName], seed: int) -> None:
         self.width, self._seed = len(heads) * len(NAMES), seed
-        self.moments, self.signs = Moments(self.width), SignFlips(self.width)
+        self.moments, self.signs = aggregate.Moments(self.width), aggregate.SignFlips(self.width)
 
     def add(self, texts: Sequence[int], before: Tensor, after: Tensor) -> None:
         """Add the statistics of texts with these numbers, (N, K · S) each."""
         self.moments.add(after - before)
-        self.signs.add(draw_signs(np.array(texts), self._seed), difference(after, before))
+        signs = aggregate.draw_signs(np.array(texts), self._seed)
+        self.signs.add(signs, aggregate.difference(after, before))
 
 
 @dataclass(eq=False)
@@ -169,7 +158,7 @@ class _Comparison:
     counted: str = ""  # how many heads the first model has, in words
     agreements: list[AgreementReport] = field(default_factory=list)
     provenances: list[Provenance] = field(default_factory=list)
-    means: list[Estimates] = field(default_factory=list)
+    means: list[aggregate.Estimates] = field(default_factory=list)
     steps: list[_Change] = field(default_factory=list)
     roles: list[tuple[str, ...]] = field(default_factory=list)
     notes: tuple[str, ...] = ()
@@ -206,8 +195,8 @@ class _Comparison:
         sample, results, in_parts = corpus.open()
         one = self._verified(corpus, results)
         other = self._verified(again, again.verified(sample))
-        change, apart = _Change(self.heads, self.seed), Moments(len(self.heads))
-        means, count = [Moments(change.width) for _ in range(2)], corpus.rows
+        change, apart = _Change(self.heads, self.seed), aggregate.Moments(len(self.heads))
+        means, count = [aggregate.Moments(change.width) for _ in range(2)], corpus.rows
         for texts in in_parts:
             self._expect_same_tokens(again, texts)
             for batch in one.batched(texts):
@@ -219,7 +208,7 @@ class _Comparison:
             self.texts += len(texts)
             self.tokens += sum(map(len, texts))
             say(f"{self.texts:,} texts", count and (texts[-1].number + 1) / count)
-        self.means, self.steps = [bounded(mean.estimates()) for mean in means], [change]
+        self.means, self.steps = [aggregate.bounded(mean.estimates()) for mean in means], [change]
         self.changes, distance = corpus.changes, apart.estimates()
         for name in ("mean", "low", "high"):
             numbers = torch.from_numpy(getattr(distance, name))
@@ -264,11 +253,11 @@ class _Comparison:
                     say(f"{corpus.model.name}: {texts:,} texts", texts / max(texts, self.texts))
                     yield of_part
 
-        totals = aggregate(statistics(), len(self.heads), seed=self.seed)
+        totals = aggregate.aggregate(statistics(), len(self.heads), seed=self.seed)
         self.agreements[-1] = add_statistics(self.agreements[-1], heads, totals)
         self.means.append(totals.value)
         self.steps += [change] if number else []
-        self.roles.append(tuple(assign_roles(totals.excess, totals.p_held_out)))
+        self.roles.append(tuple(aggregate.assign_roles(totals.excess, totals.p_held_out)))
         self.texts, self.tokens, self.notes = totals.texts, totals.tokens, totals.notes
 
     def result(self, labels: tuple[str, ...]) -> CompareResult:
@@ -276,7 +265,7 @@ class _Comparison:
         # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
         p_values = [np.minimum(one.signs.p_values() * steps, 1) for one in self.steps]
         notes = [*self.changes.notes, *self.notes]
-        if steps > 1 and steps / min(FLIPS, 2 ** max(0, self.texts - 1)) >= SURE:
+        if steps > 1 and steps / min(aggregate.FLIPS, 2 ** max(0, self.texts - 1)) >= SURE:
             notes.append(
                 f"{self.texts:,} texts in {steps} steps are too few texts or too many steps for "
                 "any significant change"
@@ -350,6 +339,6 @@ def _distance(first: Attention, second: Attention, statistics: WeightStatistics)
     """Return the distance between the rows of two attentions, mean over each text, (N, H)."""
     total, rows = torch.zeros((), device="cpu"), statistics.rows[:, None]
     for block in statistics.blocks:
-        between = divergence(first.weights(block), second.weights(block))
+        between = aggregate.divergence(first.weights(block), second.weights(block))
         total = total + (between * rows[..., block]).sum(-1).cpu()
     return (total / rows.sum(-1).cpu()).sqrt()

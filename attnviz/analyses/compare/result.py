@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 
 from attnviz.analyses.survey.result import SURE, HeadTable
 from attnviz.heads import NAMES, TITLES, Positions, largest
-from attnviz.results import Axis
-from attnviz.results.agreement_report import AgreementReport, Verdict
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, Axis, Provenance
+from attnviz.results.agreement_report import Verdict
 from attnviz.results.base import Columns, Rules, column, described, doc, documented, one_each
 from attnviz.results.text import dim, literal, plain_table
 

@@ -17,9 +17,7 @@ from torch.nn.functional import pad
 import attnviz
 from attnviz.analyses.survey.result import POSITIONS, SurveyResult
 from attnviz.heads import RESTING_ROLES, TITLES
-from attnviz.results import AttentionRecord
-from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_result import Provenance
+from attnviz.results import AgreementReport, AttentionRecord, Provenance
 from attnviz.results.base import Columns, Result, Rules, Savable, doc, documented, finite, proof
 from attnviz.results.text import dim, plain_table
 
