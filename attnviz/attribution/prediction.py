@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -89,16 +89,17 @@ def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What a model predicts, by logits (V,): tokens at `rows` of `text` or after it, or classes."""
+    """What a model predicts, by logits (V,): tokens at `rows` of a text or after it, or classes."""
 
     model: Model
-    text: str
+    reading: Reading
     kind: Kind
     rows: tuple[int, ...]
     logits: Tensor
+    notes: list[str] = field(default_factory=list)  # on what is chosen
 
     @classmethod
-    def of(cls, model: Model, text: str, reading: Reading) -> Choices:
+    def of(cls, model: Model, reading: Reading) -> Choices:
         """Run the model, and say what it predicts; raise ModelError if it has no such head."""
         module, inputs = model.module, reading.inputs
         with restoring(module), torch.no_grad():
@@ -108,7 +109,7 @@ class Choices:
         if output.dim() == 2 and output.shape[1] == getattr(config, "num_labels", None):
             with restoring(module):
                 rows = _rows_read(module, inputs)
-            return cls(model, text, "class", rows, output[0])
+            return cls(model, reading, "class", rows, output[0])
         embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
         if output.dim() != 3 or embeddings is None:
             head = "has no head that predicts a token or a class"
@@ -123,9 +124,11 @@ class Choices:
         mask = getattr(model.tokenizer, "mask_token_id", None)
         masked = tuple(row for row, token in enumerate(ids) if token == mask)
         if masked and not reading.stacks:
-            return cls(model, text, "masked token", masked[:1], output[0, masked[0]])
+            note = f"the text has {len(masked)} mask tokens: the first is explained"
+            notes = [note] if len(masked) > 1 else []
+            return cls(model, reading, "masked token", masked[:1], output[0, masked[0]], notes)
         if reading.stacks or is_causal(model, inputs):
-            return cls(model, text, "next token", (output.shape[1] - 1,), output[0, -1])
+            return cls(model, reading, "next token", (output.shape[1] - 1,), output[0, -1])
         token = getattr(model.tokenizer, "mask_token", None)
         todo = f"Write {token} for the word to predict."
         if token is None:
@@ -152,27 +155,28 @@ class Choices:
             return logits.softmax(-1)
         return logits.sigmoid() if self._problem != "regression" else logits * torch.nan
 
-    def target(self, reading: Reading, choice: int, other: int | None, log: bool = True) -> Target:
-        """Return the prediction of a choice, or of its difference from another, in a text."""
-        module, rows, kind = self.model.module, self.rows, self.kind
-        readout = Prediction(module, rows, choice, other, kind, log, stacks=reading.stacks)
-        return reading.target(self.model, readout)
+    def target(self, choice: int, other: int | None, *, log: bool = True) -> Target:
+        """Return the prediction of a choice, or of its difference from another."""
+        site, log = (self.model.module, self.rows), log and self.is_distribution
+        readout = Prediction(*site, choice, other, self.kind, log, stacks=self.reading.stacks)
+        return self.reading.target(self.model, readout)
 
     def top(self, count: int) -> list[int]:
         """Return the most probable tokens or classes, the first first."""
         logits = self.logits.double().cpu()
         return logits.argsort(descending=True, stable=True)[:count].tolist()
 
-    def rival(self, choice: int) -> tuple[int | None, list[str]]:
-        """Return the next most probable choice, if exclusive and not nearly tied, and notes."""
+    def rival(self, choice: int) -> int | None:
+        """Return the next most probable choice, if exclusive and not nearly tied, or note this."""
         other = next((other for other in self.top(2) if other != choice), None)
         if other is None or not self.is_distribution:
-            return None, []
+            return None
         if (self.logits[choice] - self.logits[other]).abs() >= _TIED:
-            return other, []
+            return other
         probabilities = self.probabilities
         one, two = (f"“{self.label(n)}” ({probabilities[n]:.0%})" for n in (choice, other))
-        return None, [f"{one} and {two} are nearly tied, so the first is explained alone"]
+        self.notes.append(f"{one} and {two} are nearly tied, so the first is explained alone")
+        return None
 
     def label(self, choice: int) -> str:
         """Return a token without its leading blank, or the name of a class."""
@@ -183,19 +187,21 @@ class Choices:
         text = str(tokenizer.decode([choice]))
         return text.strip() or repr(text)
 
-    def find(self, choice: str, what: str) -> tuple[int, list[str]]:
-        """Return the id of a token or class, and notes; raise InputError for an unknown one."""
+    def find(self, choice: str, what: str) -> int:
+        """Return the id of a token or class; raise InputError for an unknown one."""
         if not isinstance(choice, str) or not choice.strip():
             raise InputError(f"The {what} must be a word, not {choice!r:.60}.")
         if self.kind == "class":
             names = [self.label(index) for index in range(len(self.logits))]
             folded = [name.casefold() for name in names]
             if choice.casefold() in folded:
-                return folded.index(choice.casefold()), []
+                return folded.index(choice.casefold())
             hint = did_you_mean(choice, names) or f"Its classes are {', '.join(names)[:200]}."
             raise InputError(f"{choice!r:.60} is not a class of {self.model.name}. {hint}")
         tokenizer: Any = self.model.checkpoint.target_tokenizer
-        goes_on = self.kind == "next token" and self.text[-1:] not in ("", " ", "\n", "(", "“")
+        provenance = self.reading.result.provenance
+        text = (provenance.target if self.reading.stacks else provenance.text) or ""
+        goes_on = self.kind == "next token" and text[-1:] not in ("", " ", "\n", "(", "“")
         typed = f" {choice}" if goes_on and not choice[0].isspace() else choice
         ids = [
             token
@@ -204,10 +210,11 @@ class Choices:
         ]
         if not ids:
             raise InputError(f"{choice!r:.60} has no token in the vocabulary of {self.model.name}.")
-        if len(ids) == 1:
-            return ids[0], []
-        first = self.label(ids[0])
-        return ids[0], [f"“{choice}” is {len(ids)} tokens; the {what} is the first, “{first}”"]
+        first = int(ids[0])
+        if len(ids) > 1:
+            pieces = f"{len(ids)} tokens; the {what} is the first, “{self.label(first)}”"
+            self.notes.append(f"“{choice}” is {pieces}")
+        return first
 
 
 def _rows_read(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, ...]:

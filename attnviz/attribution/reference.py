@@ -62,21 +62,19 @@ class Reading:
 def read(
     model: Model,
     text: Inputs | TextSource,
-    decoder: TokenIds | None = None,
     *,
     more: Sequence[int] | None = None,
     truncate: bool = False,
 ) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
-    decoder : what the decoder of an encoder–decoder reads. The tokens of the text are then the
-    source, and these the target, which follows it. more : the ids that follow the text, which is
-    then read by its own ids. truncate : cut a text that is too long for the model.
+    text : of an encoder–decoder, with its target: the tokens of the target follow those of the
+    source. more : the ids that follow the text, which is then read by its own ids. truncate : cut a
+    text that is too long for the model.
     """
     source = inputs = text if isinstance(text, Inputs) else parse_inputs(text)
     bos: int | None = None
-    if decoder is not None:
-        inputs = source = replace(inputs, targets=[decoder])
+    if source.targets is not None:
         batch = encode(model.checkpoint, inputs, truncate=truncate)
         sink, notes = None, _notes_on(inputs, batch)
         if not any(batch.axes["text"][0].special):
@@ -94,7 +92,7 @@ def read(
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
     tokens, stacks = join_axes(*axes), Stacks()
-    if decoder is None:
+    if source.targets is None:
         result = result.without_linear("attribution needs")
         size = len(tokens), len(tokens)
         if not (records := tuple(one for one in result.records if one.size == size)):

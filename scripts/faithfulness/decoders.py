@@ -82,9 +82,8 @@ def next_token(
     model: attnviz.Model, entry: Mapping[str, str], methods: Mapping[str, Method]
 ) -> Judged | None:
     """Evaluate methods on a prompt with its target and its competitor."""
-    prediction = find_prediction(model, entry["prompt"], entry["target"], entry["against"])
-    readout = prediction.target.readout
-    return judge(model, prediction.reading, readout, torch.ones(1), methods)
+    site, choices = find_prediction(model, entry["prompt"], entry["target"], entry["against"])
+    return judge(model, choices.reading, site.readout, torch.ones(1), methods)
 
 
 def shifted(model: attnviz.Model, sentence: str, methods: Mapping[str, Method]) -> Judged | None:

@@ -256,18 +256,17 @@ def _find_site(
     if word is not None:
         reading, site = read_word(model, word, text, truncate=truncate)
         return _Site(reading, site, None, "vector", False, word, reading.notes)
-    found = find_prediction(model, text, target, against, truncate=truncate)
-    readout = found.target.readout
+    site, choices = find_prediction(model, text, target, against, truncate=truncate)
+    readout, reading = site.readout, choices.reading
     assert isinstance(readout, Prediction)
     if against is None:  # `explain` compares with the second choice where no target is given
         readout = replace(readout, against=None)
-    label = found.choices.label(readout.choice)
+    label = choices.label(readout.choice)
     if readout.against is not None:
-        label += f" over {found.choices.label(readout.against)}"
-    site = replace(found.target, readout=_Logits(readout.module, readout.rows))
-    notes = (*found.notes, *found.reading.notes)
-    is_distribution = found.choices.is_distribution
-    return _Site(found.reading, site, readout, readout.number, is_distribution, label, notes)
+        label += f" over {choices.label(readout.against)}"
+    site = replace(site, readout=_Logits(readout.module, readout.rows))
+    notes, is_distribution = (*choices.notes, *reading.notes), choices.is_distribution
+    return _Site(reading, site, readout, readout.number, is_distribution, label, notes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal, Unpack
 
@@ -19,7 +19,7 @@ from attnviz.attribution.interventions import head_effects, measure_words
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
-from attnviz.attribution.reference import Reading, Reference, encode_causal, make_reference, read
+from attnviz.attribution.reference import Reference, encode_causal, make_reference, read
 from attnviz.attribution.target import Target, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
@@ -130,21 +130,22 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    prefix, module = None, model.module
-    if input_kinds(module) == ("text",) and has_text_decoder(module):
-        prefix = _prefix(model, "" if decoder is None else decoder)
+    if input_kinds(model.module) == ("text",) and has_text_decoder(model.module):
+        source = replace(source, targets=[_prefix(model, "" if decoder is None else decoder)])
     else:
         why = f"{model.name} has no decoder that reads a text of its own. Leave it out."
         refuse_given(why, decoder=decoder)
-    written = _write(model, source, prefix, generate, truncate)
-    prediction = find_prediction(
-        model, source, target, against, log=log, written=written, truncate=truncate
+    source, more, last, notes = _write(model, source, generate, truncate)
+    site, choices = find_prediction(
+        model, source, target, against, log=log, more=more, last=last, truncate=truncate
     )
-    return explain_prediction(prediction, reference=reference, methods=names, heads=heads)
+    choices.notes[:0] = notes
+    return explain_prediction(site, choices, reference=reference, methods=names, heads=heads)
 
 
 def explain_prediction(
-    prediction: FoundPrediction,
+    site: Target,
+    choices: Choices,
     *,
     reference: TextSource = "gate",
     methods: Sequence[str] = (),
@@ -153,8 +154,7 @@ def explain_prediction(
     provenance: Provenance | None = None,
 ) -> ExplainResult:
     """Explain a prediction by known methods, as `explain`; `measure` changes each word."""
-    reading, site, choices = prediction.reading, prediction.target, prediction.choices
-    model, readout = site.model, site.readout
+    reading, model, readout = choices.reading, site.model, site.readout
     assert isinstance(readout, Prediction)
     compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
@@ -215,7 +215,7 @@ def explain_prediction(
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
-        notes=(*prediction.notes, *reading.notes, *compared.notes, *missing),
+        notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
         agreement=_verify(result.agreement, choices.logits, site, split, value),
         provenance=provenance or result.provenance,
     )
@@ -247,26 +247,6 @@ def _decompose(
     return split, []
 
 
-@dataclass(frozen=True, eq=False)
-class Written:
-    """What a model wrote before the token that is explained, that token, and notes on both."""
-
-    ids: Sequence[int] | None = None  # that a causal model wrote after its text
-    last: int | None = None
-    notes: tuple[str, ...] = ()
-    decoder: TokenIds | None = None  # what the decoder of an encoder–decoder reads
-
-
-@dataclass(frozen=True, eq=False)
-class FoundPrediction:
-    """The prediction that is explained, and the text that leads to it."""
-
-    reading: Reading
-    target: Target
-    choices: Choices
-    notes: Sequence[str]
-
-
 def find_prediction(
     model: Model,
     text: Inputs | TextSource,
@@ -274,34 +254,26 @@ def find_prediction(
     against: str | None = None,
     *,
     log: bool = True,
-    written: Written | None = None,
+    more: Sequence[int] | None = None,
+    last: int | None = None,
     truncate: bool = False,
-) -> FoundPrediction:
-    """Read a text and find its prediction, by default the most probable token: see `explain`."""
-    written = written or Written()
+) -> tuple[Target, Choices]:
+    """Read a text and find its prediction, by default `last` or the most probable token.
+
+    more : the ids that follow the text.
+    """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
     typed = [one for one in (*(source.texts or ()), *(source.pairs or ())) if isinstance(one, str)]
     if mask is not None and any(mask in one for one in typed):
         model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
-    reading = read(model, source, written.decoder, more=written.ids, truncate=truncate)
-    provenance = reading.result.provenance
-    before = (provenance.text if written.decoder is None else provenance.target) or ""
-    choices = Choices.of(model, before, reading)
-    notes = [*written.notes]
-    ids: list[int] = reading.inputs["input_ids"][0].tolist()
-    masks = ids.count(getattr(model.tokenizer, "mask_token_id", -1))
-    if choices.kind == "masked token" and masks > 1:
-        notes.append(f"the text has {masks} mask tokens: the first is explained")
-    first = choices.top(1)[0] if written.last is None else written.last
-    second, found = choices.rival(first) if target is against is None else (None, [])
-    notes += found
+    choices = Choices.of(model, read(model, source, more=more, truncate=truncate))
+    first = choices.top(1)[0] if last is None else last
+    second = choices.rival(first) if target is against is None else None
     if target is not None:
-        first, found = choices.find(target, "target")
-        notes += found
+        first = choices.find(target, "target")
     if against is not None:
-        second, found = choices.find(against, "other choice")
-        notes += found
+        second = choices.find(against, "other choice")
     if not log and second is not None:
         raise InputError(
             "The number logit is of a target alone, but of two choices the difference of logits is "
@@ -311,8 +283,7 @@ def find_prediction(
         raise InputError(
             f"Both choices are the token or class “{choices.label(first)}”. Choose another one."
         )
-    log = log and choices.is_distribution
-    return FoundPrediction(reading, choices.target(reading, first, second, log=log), choices, notes)
+    return choices.target(first, second, log=log), choices
 
 
 def _prefix(model: Model, decoder: TextSource) -> TokenIds:
@@ -331,23 +302,25 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
 
 
 def _write(
-    model: Model, source: Inputs, prefix: TokenIds | None, count: int, truncate: bool
-) -> Written:
-    """Return the tokens generated after a text or a prefix; InputError for fewer than `count`."""
-    checkpoint = model.checkpoint
-    if prefix is not None:
-        before: Sequence[int] = prefix.ids
-        expect_tokens_left(checkpoint, len(before), count)
-    if count == 1:
-        return Written(decoder=prefix)
-    if prefix is None:
+    model: Model, source: Inputs, count: int, truncate: bool
+) -> tuple[Inputs, Sequence[int] | None, int | None, tuple[str, ...]]:
+    """Generate tokens after a text, or its target; InputError for fewer than `count`.
+
+    Return what is read, the ids that follow its text, the last generated one, and notes.
+    """
+    checkpoint, name = model.checkpoint, "decoder_input_ids"
+    if source.targets is not None:
+        inputs: Mapping[str, Tensor] = encode(checkpoint, source, truncate=truncate).inputs
+    elif count > 1:
         how = ". Leave out --generate (generate=), or use a causal language model."
         _expect_generator(model, how)
-        inputs, *_ = encode_causal(model, source, truncate=truncate)
-        before = inputs["input_ids"][0].tolist()
-        expect_tokens_left(checkpoint, len(before), count)
+        (inputs, *_), name = encode_causal(model, source, truncate=truncate), "input_ids"
     else:
-        inputs = encode(checkpoint, replace(source, targets=[prefix]), truncate=truncate).inputs
+        return source, None, None, ()
+    before = inputs[name][0].tolist()
+    expect_tokens_left(checkpoint, len(before), count)
+    if count == 1:
+        return source, None, None, ()
     tokenizer = checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
     written = generate_greedily(model.module, inputs, count, tokenizer)
@@ -360,9 +333,9 @@ def _write(
         )
     read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
     notes = f"the model wrote “{read[len(start) :].strip()}”", *written.notes
-    if prefix is None:
-        return Written(new, last, notes)
-    return Written(None, last, notes, TokenIds((*before, *new), shifted=True))
+    if source.targets is None:
+        return source, new, last, notes
+    return replace(source, targets=[TokenIds(tuple(ids), shifted=True)]), None, last, notes
 
 
 def _expect_generator(model: Model, how: str) -> None:
@@ -462,12 +435,11 @@ def explain_tokens(
                 continue
             end = start + number  # of the tokens before this one
             written = decode(tokenizer, tokens[:end])[len(decode(tokenizer, tokens[:start])) :]
-            choices = Choices(model, "", "next token", (end - 1,), logits[end - 1])
-            other, notes = choices.rival(ids[number])
-            notes += [f"the model wrote “{written.strip()}”"] if written else []
-            before = reading.until(end)
-            site = choices.target(before, ids[number], other)
-            found = FoundPrediction(before, site, choices, notes)
+            row, before = end - 1, reading.until(end)
+            choices = Choices(model, before, "next token", (row,), logits[row])
+            site = choices.target(ids[number], choices.rival(ids[number]))
+            choices.notes.extend([f"the model wrote “{written.strip()}”"] if written else [])
             source = replace(reading.result.provenance, text=text + written)
-            results.append(explain_prediction(found, measure=measure, provenance=source))
+            why = explain_prediction(site, choices, measure=measure, provenance=source)
+            results.append(why)
     return results

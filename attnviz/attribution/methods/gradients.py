@@ -14,7 +14,6 @@ from attnviz.attribution.decomposition import FrozenNonlinearities, credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import METHODS, method
 from attnviz.attribution.target import Places, Score, copies_of
-from attnviz.attribution.tracing import StoredRun
 from attnviz.errors import ModelError
 from attnviz.results.axis import join_axes, token_groups
 
@@ -119,7 +118,7 @@ def direct_attribution(score: Score) -> Tensor:
 
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
-    run = StoredRun(score.readout.bases[-1])
+    run = tracing.StoredRun(score.readout.bases[-1])
     mode = _DirectPaths(run, score.readout.places)
     with run.record(), tracing.activations(score.readout.module, mode.gated):
         _, numbers = tracing.trace_run(score.readout, score.inputs, mode)
@@ -138,7 +137,7 @@ def direct_attribution(score: Score) -> Tensor:
 class _DirectPaths(FrozenNonlinearities):
     """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
 
-    def __init__(self, run: StoredRun, places: Places) -> None:
+    def __init__(self, run: tracing.StoredRun, places: Places) -> None:
         super().__init__(places)
         self._run = run
 
