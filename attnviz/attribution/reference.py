@@ -73,20 +73,9 @@ def read(
     text that is too long for the model.
     """
     source = inputs = text if isinstance(text, Inputs) else parse_inputs(text)
-    bos: int | None = None
-    if source.targets is not None:
-        batch = encode(model.checkpoint, inputs, truncate=truncate)
-        sink, notes = None, _notes_on(inputs, batch)
-        if not any(batch.axes["text"][0].special):
-            # The first token of the decoder is special, and stays readable. Without one in the
-            # source, the cross-attention of a reference would have nothing to read.
-            sink = 0
-            notes = (*notes, "the first source token stays readable, so its part is not measured")
-    else:
-        expect_one_text(model.checkpoint)
-        tensors, bos, sink, notes = encode_causal(model, inputs, truncate=truncate)
-        if bos is not None or more is not None:
-            inputs = _as_ids(inputs, tensors, after=more or ())
+    batch, bos, sink, notes = encode_begun(model, source, truncate=truncate)
+    if bos is not None or more is not None:
+        inputs = _as_ids(source, batch.inputs, after=more or ())
         batch = encode(model.checkpoint, inputs, truncate=truncate)
     with silence_logs():
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
@@ -107,10 +96,12 @@ def read(
     return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
 
 
-def encode_causal(
+def encode_begun(
     model: Model, source: Inputs, *, truncate: bool = False
-) -> tuple[Mapping[str, Tensor], int | None, int | None, tuple[str, ...]]:
-    """Return the inputs of a text, and the `bos`, `sink` and `notes` of its `Reading`."""
+) -> tuple[Batch, int | None, int | None, tuple[str, ...]]:
+    """Return a text as `read` reads it, encoded, and the `bos`, `sink` and `notes` of this."""
+    if source.targets is None:
+        expect_one_text(model.checkpoint)
     batch = encode(model.checkpoint, source, truncate=truncate)
     ids, axes = batch.inputs.get("input_ids"), batch.axes.get("text", ())
     if ids is None or len(axes) != 1 or ids.shape != (1, len(axes[0])):
@@ -119,8 +110,15 @@ def encode_causal(
             "as input_ids (1, T), or a text."
         )
     bos = sink = None
-    notes = _notes_on(source, batch)
-    if not batch.axes["text"][0].special[0] and is_causal(model, batch.inputs):
+    others = [text for text in source.texts or () if not isinstance(text, str)]
+    notes = (*batch.details[0].notes, *(other.note for other in others))
+    if source.targets is not None:
+        if not any(axes[0].special):
+            # The first token of the decoder is special, and stays readable. Without one in the
+            # source, the cross-attention of a reference would have nothing to read.
+            sink = 0
+            notes = (*notes, "the first source token stays readable, so its part is not measured")
+    elif not axes[0].special[0] and is_causal(model, batch.inputs):
         bos = first_token(model.tokenizer) if source.texts else None
         if bos is None:
             sink = 0
@@ -130,13 +128,7 @@ def encode_causal(
             begun = _as_ids(source, batch.inputs, bos=bos)
             batch = encode(model.checkpoint, begun, truncate=truncate)
             notes = (*notes, f"{READ_WITH}{token} before it")
-    return batch.inputs, bos, sink, notes
-
-
-def _notes_on(source: Inputs, batch: Batch) -> tuple[str, ...]:
-    """Return what was cut from a text, and how it was read if it is no string."""
-    others = [text for text in source.texts or () if not isinstance(text, str)]
-    return (*batch.details[0].notes, *(other.note for other in others))
+    return batch, bos, sink, notes
 
 
 def _as_ids(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, Unpack
@@ -19,7 +19,7 @@ from attnviz.attribution.interventions import head_effects, measure_words
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
-from attnviz.attribution.reference import Reference, encode_causal, make_reference, read
+from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
 from attnviz.attribution.target import Target, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
@@ -309,15 +309,14 @@ def _write(
     Return what is read, the ids that follow its text, the last generated one, and notes.
     """
     checkpoint, name = model.checkpoint, "decoder_input_ids"
-    if source.targets is not None:
-        inputs: Mapping[str, Tensor] = encode(checkpoint, source, truncate=truncate).inputs
-    elif count > 1:
+    if source.targets is None:
+        if count == 1:
+            return source, None, None, ()
         how = ". Leave out --generate (generate=), or use a causal language model."
         _expect_generator(model, how)
-        (inputs, *_), name = encode_causal(model, source, truncate=truncate), "input_ids"
-    else:
-        return source, None, None, ()
-    before = inputs[name][0].tolist()
+        name = "input_ids"
+    inputs = encode_begun(model, source, truncate=truncate)[0].inputs
+    before: list[int] = inputs[name][0].tolist()
     expect_tokens_left(checkpoint, len(before), count)
     if count == 1:
         return source, None, None, ()

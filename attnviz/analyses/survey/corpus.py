@@ -19,9 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, is_unicode, refuse_given, require, true_or_false
-from attnviz.inputs.audio import Sound, read_sound
-from attnviz.inputs.batch import Batch, Inputs, encode, read_texts
-from attnviz.inputs.image import Picture, read_image
+from attnviz.inputs.batch import Batch, Inputs, encode, parse_inputs, read_texts
 from attnviz.inputs.text import (
     Encoded,
     max_tokens,
@@ -35,7 +33,7 @@ from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.io.files import is_file, translated
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
-from attnviz.pipeline.attend import Model, Source, attend, load
+from attnviz.pipeline.attend import Model, Source, load
 from attnviz.pipeline.run import AttendOptions, run, transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.text import counted
@@ -352,6 +350,14 @@ def inputs_of(texts: Sequence[CorpusText]) -> Inputs:
     return Inputs(sources, pairs or None, None, None, None, several=len(texts) > 1)
 
 
+def _run(corpus: TextCorpus | MediaCorpus, inputs: Inputs) -> list[AttentionResult]:
+    """Return the verified results of a part of a corpus, for which its provenance stands."""
+    with silence_logs():
+        results = run(corpus.model.checkpoint, inputs, AttendOptions(truncate=corpus.truncate))
+    named: dict[str, Any] = dict.fromkeys(("text", "target", "image", "audio"))
+    return [replace(one, provenance=replace(one.provenance, **named)) for one in results]
+
+
 def softmax_only(result: AttentionResult) -> AttentionResult:
     """Return a result without linear attention; InputError if there is nothing else."""
     return result.without_linear("statistics of heads need")
@@ -470,21 +476,18 @@ class TextCorpus:
 
         Of a model that also reads other positions than tokens, attention between these is left out.
         """
-        options = AttendOptions(truncate=self.truncate)
 
         def read(texts: Sequence[CorpusText]) -> list[AttentionResult]:
-            results = map(self.select, run(self.model.checkpoint, inputs_of(texts), options))
-            return [replace(one, provenance=replace(one.provenance, text=None)) for one in results]
+            return [*map(self.select, _run(self, inputs_of(texts)))]
 
         def of_tokens(result: AttentionResult, count: int) -> list[Any]:
             return [one for one in result.records if one.signed or one.size == (count, count)]
 
-        with silence_logs():
-            results, longest = read(sample), max(map(len, sample))  # all are padded
-            if len(of_tokens(results[0], longest)) == len(results[0].records):
-                return results
-            self.separate = "each text was read by itself, and measured where tokens attend"
-            results = [result for text in sample for result in read([text])]
+        results, longest = read(sample), max(map(len, sample))  # all are padded
+        if len(of_tokens(results[0], longest)) == len(results[0].records):
+            return results
+        self.separate = "each text was read by itself, and measured where tokens attend"
+        results = [result for text in sample for result in read([text])]
         kept = [*map(of_tokens, results, map(len, sample))]
         if not any(kept) and self.positions:
             self.separate = "no attention is between tokens: places are other positions"
@@ -525,20 +528,13 @@ class Medium:
     kind: Kind
     number: int  # of the file, counted from 0
     name: str
-    source: Any  # what `attend` takes
+    inputs: Inputs
     batch: Batch
-    target: str | None = None  # likewise
-
-    @property
-    def tokens(self) -> Axis | None:
-        """The axis of the tokens of a transcript."""
-        axes = self.batch.axes.get("target")
-        return axes[0] if axes else None
 
     @property
     def ids(self) -> tuple[int, ...]:
         """The token ids of a transcript; empty without one."""
-        has_one = self.tokens is not None
+        has_one = "target" in self.batch.axes
         return tuple(self.batch.inputs["decoder_input_ids"][0].tolist()) if has_one else ()
 
     def axes(self, record: AttentionRecord) -> tuple[Axis, Axis]:
@@ -548,8 +544,8 @@ class Medium:
     def _axis(self, known: Axis) -> Axis:
         if known.seconds is not None and "audio" in self.batch.axes:
             return self.batch.axes["audio"][0]
-        if known.patches is None and self.tokens is not None:
-            return self.tokens
+        if known.patches is None and "target" in self.batch.axes:
+            return self.batch.axes["target"][0]
         return known  # all pictures have the same patches
 
 
@@ -618,19 +614,15 @@ class MediaCorpus:
     def _read(self, number: int) -> Medium:
         checkpoint, source = self.model.checkpoint, self.sources[number]
         name = Path(source).name if isinstance(source, str | os.PathLike) else f"#{number + 1}"
-        if self.kind == "image":
-            picture: Picture = read_image(source)
-            batch = encode(checkpoint, Inputs(pictures=[picture]))
-            return Medium(self.kind, number, name, source, batch)
-        sound: Sound = read_sound(source)
-        target = None
-        if has_text_decoder(self.model.module):
+        given: dict[str, Any] = {self.kind: [source]}
+        inputs = parse_inputs(**given)
+        if inputs.sounds and has_text_decoder(self.model.module):
             if number not in self._targets:
+                (sound,) = inputs.sounds
                 self._targets[number], _ = transcript_of(checkpoint, sound, truncate=self.truncate)
-            target = self._targets[number]
-        inputs = Inputs(targets=None if target is None else [target], sounds=[sound])
+            inputs = replace(inputs, targets=[self._targets[number]])
         batch = encode(checkpoint, inputs, truncate=self.truncate)
-        return Medium(self.kind, number, name, source, batch, target)
+        return Medium(self.kind, number, name, inputs, batch)
 
     def open(self) -> tuple[list[Medium], list[AttentionResult], Iterator[list[Medium]]]:
         """Return a few media, evenly chosen, their verified results, and all media, each alone."""
@@ -642,10 +634,5 @@ class MediaCorpus:
                 f"The corpus has no {self.kind} that can be read. Name a folder of "
                 f"{NOUNS[self.kind]}."
             )
-        results: list[AttentionResult] = []
-        for medium in media:
-            inputs: dict[str, Any] = {self.kind: medium.source, "target": medium.target}
-            result = attend(**inputs, model=self.model, truncate=self.truncate)
-            unnamed = replace(result.provenance, image=None, audio=None, target=None)
-            results.append(replace(result, provenance=unnamed))
+        results = [result for medium in media for result in _run(self, medium.inputs)]
         return media, results, self.parts()
