@@ -137,7 +137,7 @@ def ablate(
     pairs = track([*zip(sites, outputs, strict=True)], "each head")
     options = ablation, knock_out, effect, keep_sink
     measured = [_ablate_text(site, sets, others, *options) for site, others in pairs]
-    first, spelled_patch = measured[0], None
+    first, predicted, spelled_patch = measured[0], sites[0].prediction, None
     if patch is not None:
         (text,) = parse_inputs(patch).texts or ("",)
         spelled_patch = spelled(model.checkpoint, text)[0]
@@ -151,7 +151,7 @@ def ablate(
         estimate=torch.stack([one.estimate for one in measured]),
         texts=tuple(site.text for site in sites),
         targets=tuple(site.label for site in sites),
-        quantity=sites[0].quantity,
+        quantity="vector" if predicted is None else predicted.number,
         how=done + first.where,
         condition=condition,
         effect=effect,
@@ -205,9 +205,7 @@ class _Site:
 
     reading: Reading
     target: Target
-    number: Callable[[Tensor], Tensor] | None  # from logits (n, V) to the number (n, 1)
-    quantity: str  # what is measured, as in `AblationResult`
-    is_distribution: bool  # whether the softmax of the logits is what the model predicts
+    prediction: Prediction | None  # what is measured of logits (n, V); None for a vector
     label: str  # the token, class or word
     notes: tuple[str, ...]
 
@@ -219,8 +217,9 @@ class _Site:
 
     def measure(self, unchanged: Tensor) -> Callable[[Tensor], Tensor]:
         """Return what measures loss and divergence (n, 2) of outputs (n, d) beside `unchanged`."""
-        number, before = self.number, unchanged.double()
-        shares = before.softmax(-1) if self.is_distribution else None
+        number, before = self.prediction, unchanged.double()
+        # If the softmax of the logits is what the model predicts.
+        shares = before.softmax(-1) if number is not None and number.log else None
 
         def effects(outputs: Tensor) -> Tensor:
             after = outputs.double()
@@ -255,7 +254,7 @@ def _find_site(
 ) -> _Site:
     if word is not None:
         reading, site = read_word(model, word, text, truncate=truncate)
-        return _Site(reading, site, None, "vector", False, word, reading.notes)
+        return _Site(reading, site, None, word, reading.notes)
     site, choices = find_prediction(model, text, target, against, truncate=truncate)
     readout, reading = site.readout, choices.reading
     assert isinstance(readout, Prediction)
@@ -265,8 +264,7 @@ def _find_site(
     if readout.against is not None:
         label += f" over {choices.label(readout.against)}"
     site = replace(site, readout=_Logits(readout.module, readout.rows))
-    notes, is_distribution = (*choices.notes, *reading.notes), choices.is_distribution
-    return _Site(reading, site, readout, readout.number, is_distribution, label, notes)
+    return _Site(reading, site, readout, label, (*choices.notes, *reading.notes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,9 +301,9 @@ def _ablate_text(
         measure, fixed = site.measure(unchanged), run.outputs if effect == "direct" else None
         effects = run.without(chosen, replacement, measure=measure, hidden=hidden, fixed=fixed)
         estimate = torch.full((len(chosen),), torch.nan, dtype=torch.float64, device="cpu")
-        if site.number is not None and not hidden and effect == "total":
+        if site.prediction is not None and not hidden and effect == "total":
             with torch.enable_grad():
-                number = site.number(run.numbers).sum()
+                number = site.prediction(run.numbers).sum()
             table, _ = attempt(lambda: run.estimate(number, replacement))
             if table is not None:  # the model has gradients
                 estimate = torch.stack([sum(table[head] for head in one) for one in chosen])  # type: ignore[misc]
@@ -341,5 +339,5 @@ def _verify(sites: Sequence[_Site], ours: Tensor) -> AgreementReport:
     """Return a report that covers the outputs, (N, d), from which effects are subtracted."""
     report = AgreementReport.joined(site.reading.result.agreement for site in sites)
     loaded = torch.cat([site.target.as_loaded() for site in sites])
-    name = "vectors" if sites[0].number is None else "logits"
+    name = "vectors" if sites[0].prediction is None else "logits"
     return check_hidden_states(report, ours, loaded, name=name)

@@ -42,7 +42,7 @@ from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens, residual_stream
 from attnviz.attribution.reference import is_causal, read
-from attnviz.attribution.target import base_of, unembedding_of
+from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
@@ -302,13 +302,13 @@ def _unembedding(model: Model, text: CorpusText) -> Callable[[tuple[list[int], T
 
 def _effects(model: Model, texts: Sequence[CorpusText]) -> Tensor:
     """Return how much log-probability next tokens lose if a head has its mean output, (K,)."""
-    sites = []
+    sites: list[Target] = []
     for text in texts:
         reading, _ = attempt(partial(read, model, inputs_of([text])))
         if reading is None or reading.inputs["input_ids"].shape[1] < 2:
             continue  # too long to be read whole, or without a next token
         ids = reading.inputs["input_ids"][0].tolist()
-        if not is_causal(model, reading.inputs):
+        if not sites and not is_causal(model, reading.inputs):
             raise ModelError("it does not predict next tokens")
         readout = NextTokens(model.module, tuple(range(len(ids) - 1)), tuple(ids[1:]))
         sites.append(reading.target(model, readout))
