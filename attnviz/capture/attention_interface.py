@@ -21,7 +21,6 @@ from transformers import AttentionInterface
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.formula.attention import additive_mask
-from attnviz.results import MaskRule
 from attnviz.runtime.compat import math_attention, wrap_once
 
 _BLOCK = 2**22  # scores of an eager attention that is computed in blocks of rows
@@ -237,37 +236,3 @@ def from_arguments(args: AttentionCallArgs, softmax: Softmax, output: Tensor) ->
         weights=softmax.weights[..., :keys],
         head_output=None if gated else output.transpose(1, 2),
     )
-
-
-class MaskRuleCache:
-    """Which keys the queries of each attention may read, computed once for each mask."""
-
-    def __init__(self) -> None:
-        self._rules: dict[object, tuple[Tensor | None, MaskRule | None]] = {}
-
-    def of(self, args: AttentionCallArgs) -> MaskRule | None:
-        """Return the rule that an attention follows, or None for a mask that follows none."""
-        mask, expanded, (_, m, n) = args.mask, args.expanded_mask, args.shape
-        if mask is None or expanded is None:
-            rule = MaskRule(after=0 if args.is_causal else None, offset=n - m)
-            return self._rules.setdefault((rule.after, rule.offset), (None, rule))[1]
-        if mask.shape[1] > 1:
-            return None
-        if id(mask) not in self._rules:  # the mask is stored too, so that its id stays its own
-            self._rules[id(mask)] = mask, MaskRule.of(expanded[0, 0])
-        return self._rules[id(mask)][1]
-
-    def terms(self, args: AttentionCallArgs) -> dict[str, Any]:
-        """Return the fields of a record: Q, K, V, bias, and the mask or its rule."""
-        rule, expanded, bias = self.of(args), args.expanded_mask, args.bias
-        mask = None
-        if rule is None and expanded is not None:
-            mask = additive_mask(expanded, args.query.dtype)[0]
-        return {
-            "query": args.query[0],
-            "key": args.key[0],
-            "value": args.value[0],
-            "bias": None if bias is None else bias[0],
-            "mask": mask,
-            "visible": rule,
-        }

@@ -15,13 +15,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from attnviz.capture import watch
-from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
+from attnviz.capture.attention_interface import AttentionCallArgs
 from attnviz.capture.calls import FunctionCall, watching_functions
 from attnviz.capture.capture import OwnNumbers, to_linear_record
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
@@ -31,22 +31,17 @@ from attnviz.capture.search import plan_for, record_runs
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.errors import InputError, ModelError
-from attnviz.formula.attention import HIDDEN
+from attnviz.formula.attention import HIDDEN, additive_mask
 from attnviz.results import (
     AttentionRecord,
     Axis,
     LinearAttention,
     LinearReference,
     MapSummary,
+    MaskRule,
     Reference,
 )
-from attnviz.runtime.compat import (
-    FUSED_ATTENTION,
-    SOFTMAX,
-    arguments_for_sums,
-    outside_dispatch_modes,
-    supports_fused_attention,
-)
+from attnviz.runtime import compat
 from attnviz.runtime.progress import part
 from attnviz.streaming import ScoreSpec, attend
 
@@ -108,7 +103,7 @@ def capture_streamed(
             model,
             watch.minimal_run(model, inputs),
             lambda model: _StreamedRun(model, axes, rows, options, on_attention),
-            fused=supports_fused_attention(model),
+            fused=compat.supports_fused_attention(model),
         )
     _expect_existing("layer", (*(options.layers or ()), *options.exact), watcher.layers)
 
@@ -118,8 +113,9 @@ def outputs_of_start(model: nn.Module, inputs: Mapping[str, Tensor]) -> watch.Ou
     start = {name: tensor[:, :_START] for name, tensor in inputs.items()}
     tokens = max(tensor.shape[1] for tensor in start.values())
     run = watch.minimal_run(model, start)
-    attention: Literal["eager", "sdpa"] = "sdpa" if supports_fused_attention(model) else "eager"
-    with torch.no_grad(), watch.restoring(model, attention), watch.model_errors(model):
+    fused = compat.supports_fused_attention(model)
+    restoring = watch.restoring(model, "sdpa" if fused else "eager")
+    with torch.no_grad(), restoring, watch.model_errors(model):
         recorded = watch.output_of(model, run)
     return replace(watch.outputs_beside(model, run, recorded), tokens=tokens)
 
@@ -133,48 +129,6 @@ def _expect_existing(kind: str, numbers: Collection[int], existing: Collection[i
             )
 
 
-def _reduce(
-    sample: Sample,
-    output: Tensor,
-    options: ReductionOptions,
-    known: tuple[Tensor, Tensor] | None,
-    *,
-    gated: bool,
-    fused: bool,
-) -> ReducedAttention:
-    """Reduce the maps of an attention; `output` (H, m, d_v) is the model's own."""
-    record, heads = sample.record, tuple(options.heads or range(sample.record.heads))
-    spec, value = ScoreSpec.of(record), record.value
-    if options.heads is not None:
-        spec, value = spec.select_heads(heads), spec.of_heads(value, heads)
-        known = known and (known[0][list(heads)], known[1][list(heads)])
-    device, width = value.device, value.shape[-1]
-    chance = torch.Generator("cpu").manual_seed(record.layer)
-    signs = 2.0 * torch.randint(2, (width, 1), generator=chance, device="cpu") - 1
-    signs = signs.to(device)
-    vectors, lse = known or (None, None)
-    sums, summary = attend(
-        spec,
-        value.float() @ signs if vectors is None else None,  # at a fraction of all features
-        cells=options.cells,
-        top=options.top,
-        marked=None if options.marked is None else options.marked.to(device),
-        lse=lse,
-    )
-    output = output[list(heads)].float()
-    return ReducedAttention(
-        record,
-        sample.part,
-        sample.reference,
-        heads,
-        summary,
-        signed_sums=(sums if vectors is None else vectors.float() @ signs)[..., 0],
-        model_sums=None if gated else (output @ signs)[..., 0],
-        longest=output.norm(dim=-1).amax(1),
-        fused=fused,
-    )
-
-
 class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Notices attention outside the interface: a whole softmax, or a fused operator."""
 
@@ -186,9 +140,9 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.fused: list[tuple[dict[str, Any], Tensor, Tensor]] = []
 
     def attend(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if not (name.startswith(FUSED_ATTENTION) and args[0].is_cuda):
+        if not (name.startswith(compat.FUSED_ATTENTION) and args[0].is_cuda):
             return super().attend(func, name, args, kwargs)
-        given = arguments_for_sums(func, args, kwargs)
+        given = compat.arguments_for_sums(func, args, kwargs)
         result = func(**given)
         self.fused.append((given, result[0], result[1]))
         return result
@@ -209,7 +163,7 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         result = func(*args, **kwargs)
-        if name in SOFTMAX:
+        if name in compat.SOFTMAX:
             self.missed |= result.dim() > 2 and min(result.shape[-2:]) >= self._length
         self.missed |= any(operator in name for operator in _FUSED)
         return result
@@ -231,7 +185,9 @@ class _StreamedRun(watch.ModuleWatcher):
         self._rows, self._options, self._on_attention = rows, options, on_attention
         self._length = len(axes["text"][0])
         self.mode = self._monitor = _CoverageMonitor(self._length)
-        self._rules = MaskRuleCache()
+        # Which keys the queries may read, computed once for each mask, which is stored too, so that
+        # its id stays its own.
+        self._rules: dict[object, tuple[Tensor | None, MaskRule | None]] = {}
         self._calls: Counter[str] = Counter()
         self._stacks = StackCounter({kind: text_axes[0] for kind, text_axes in axes.items()})
         self._pending: Sample | None = None
@@ -242,8 +198,6 @@ class _StreamedRun(watch.ModuleWatcher):
 
     def on_call(self, args: AttentionCallArgs) -> Any:
         self._pass_on()
-        if self._monitor.missed:
-            raise self._uncovered()
         self._rows = self._rows.to(args.query.device)
         path = self.paths[args.module]
         whole = args.query.shape[0] == 1 and args.query.shape[2] == self._length
@@ -264,20 +218,13 @@ class _StreamedRun(watch.ModuleWatcher):
                     f"{path} computes {len(softmaxes)} softmaxes instead of one. Choose another "
                     'model, or a shorter text with mode="full".'
                 )
-            with outside_dispatch_modes():
+            with compat.outside_dispatch_modes():
                 self._pending = self._take(path, args, softmaxes[0], output)
         return output, None
 
     def finish(self) -> None:
+        self._monitor.missed |= not self._calls
         self._pass_on()
-        if not self._calls or self._monitor.missed:
-            raise self._uncovered()
-
-    def _uncovered(self) -> ModelError:
-        return ModelError(
-            f"{type(self.model).__name__} computes some attention without transformers' attention "
-            'interface. Give a shorter text with mode="full", or choose another model.'
-        )
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         self._output_rows[module] = self._select_rows(merged_heads), self._select_rows(output)
@@ -296,8 +243,8 @@ class _StreamedRun(watch.ModuleWatcher):
         independent = not gated and not args.in_blocks
         head_output = output[0, self._rows].transpose(0, 1) if independent else None
         weights, scores = softmax.weights[0, ..., :n], softmax.scores[0, ..., :n]
-        terms = self._rules.terms(args)
-        rule, mask = terms["visible"], terms["mask"]
+        rule, bias, mask = self._rule_of(args), args.bias, args.expanded_mask
+        mask = None if rule or mask is None else additive_mask(mask, args.query.dtype)[0]
         is_later = mask is not None and (mask > HIDDEN).triu(1 + n - self._length).any()
         causal = not is_later if rule is None else rule.after == 0
         position = self._stacks.place(path, self._length, n, cross=False, causal=causal)
@@ -306,12 +253,17 @@ class _StreamedRun(watch.ModuleWatcher):
             path=path,
             call=self._calls[path],
             **position,
+            query=args.query[0],
+            key=args.key[0],
+            value=args.value[0],
             scale=args.scale,
             soft_cap=args.arguments.get("softcap"),
+            bias=None if bias is None else bias[0],
+            mask=mask,
+            visible=rule,
             sinks=None if gated or sinks is None else sinks.flatten(),
             input=None if inputs.input is None else inputs.input[0],
             rotation=None if rotation is None else (rotation[0][0], rotation[1][0]),
-            **terms,
         )
         self._calls[path] += 1
         self.layers.add(record.layer)
@@ -319,16 +271,68 @@ class _StreamedRun(watch.ModuleWatcher):
         sample = Sample(record, part, Reference(weights, scores, head_output, None))
         if self._options.layers is not None and record.layer not in self._options.layers:
             return sample
-        fused = args.fused and not args.in_blocks
-        known, own = self._monitor.known(args), output[0].transpose(0, 1)
-        return _reduce(sample, own, self._options, known, gated=gated, fused=fused)
+        return self._reduce(sample, args, output, gated=gated)
+
+    def _reduce(
+        self, sample: Sample, args: AttentionCallArgs, output: Tensor, *, gated: bool
+    ) -> ReducedAttention:
+        """Reduce the maps of an attention; `output` (1, m, H, d_v) is the model's own."""
+        record, options, known = sample.record, self._options, self._monitor.known(args)
+        heads = tuple(options.heads or range(record.heads))
+        spec, value = ScoreSpec.of(record), record.value
+        if options.heads is not None:
+            spec, value = spec.select_heads(heads), spec.of_heads(value, heads)
+            known = known and (known[0][list(heads)], known[1][list(heads)])
+        device, width = value.device, value.shape[-1]
+        chance = torch.Generator("cpu").manual_seed(record.layer)
+        signs = 2.0 * torch.randint(2, (width, 1), generator=chance, device="cpu") - 1
+        signs = signs.to(device)
+        vectors, lse = known or (None, None)
+        sums, summary = attend(
+            spec,
+            value.float() @ signs if vectors is None else None,  # at a fraction of all features
+            cells=options.cells,
+            top=options.top,
+            marked=None if options.marked is None else options.marked.to(device),
+            lse=lse,
+        )
+        own = output[0].transpose(0, 1)[list(heads)].float()
+        return ReducedAttention(
+            record,
+            sample.part,
+            sample.reference,
+            heads,
+            summary,
+            signed_sums=(sums if vectors is None else vectors.float() @ signs)[..., 0],
+            model_sums=None if gated else (own @ signs)[..., 0],
+            longest=own.norm(dim=-1).amax(1),
+            fused=args.fused and not args.in_blocks,
+        )
+
+    def _rule_of(self, args: AttentionCallArgs) -> MaskRule | None:
+        """Return the rule that an attention follows, or None for a mask that follows none."""
+        mask, expanded, (_, m, n) = args.mask, args.expanded_mask, args.shape
+        if mask is None or expanded is None:
+            return MaskRule(after=0 if args.is_causal else None, offset=n - m)
+        if mask.shape[1] > 1:
+            return None
+        if id(mask) not in self._rules:
+            self._rules[id(mask)] = mask, MaskRule.of(expanded[0, 0])
+        return self._rules[id(mask)][1]
 
     def _pass_on(self) -> None:
+        """Complete the pending attention; raise ModelError where another one was missed."""
+        if self._monitor.missed:
+            raise ModelError(
+                f"{type(self.model).__name__} computes some attention without transformers' "
+                'attention interface. Give a shorter text with mode="full", or choose another '
+                "model."
+            )
         if self._pending is None:
             return
         sample, self._pending = self._pending, None
         record, heads = sample.record, sample.reference.head_output
-        with outside_dispatch_modes():
+        with compat.outside_dispatch_modes():
             merged, output = self._output_rows.pop(self.outputs[record.path], (None, None))
             if heads is None or merged is None or merged.numel() != heads.numel():
                 merged, output = None, None
@@ -383,7 +387,7 @@ def linear_calls(model: nn.Module, inputs: Mapping[str, Tensor]) -> LinearLayers
         recording.linear_calls,
         modules=tuple(mixing.module for mixing in recording.linear),
         heads=sum(mixing.values.shape[1] for mixing in recording.linear),
-        is_all=not (recording.calls or supports_fused_attention(model)),
+        is_all=not (recording.calls or compat.supports_fused_attention(model)),
         notes=notes_on_unshown(model, run, shown),
     )
     return known[shapes]
@@ -440,7 +444,7 @@ class _PooledRun(watch.ModuleWatcher):
         """Read a call that mixes values linearly, in place of those that it made itself."""
         if not self.running or result.dim() < 3:
             return
-        with outside_dispatch_modes():
+        with compat.outside_dispatch_modes():
             layout = self._known.layout(call, result, self.lengths())
             if layout is None:
                 return

@@ -10,9 +10,9 @@ from full_maps import check, use_loops, use_reference, whole
 
 import attnviz
 from attnviz.capture import streamed
-from attnviz.capture.attention_interface import AttentionCallArgs, MaskRuleCache
+from attnviz.capture.attention_interface import AttentionCallArgs
 from attnviz.pipeline import run as pipeline
-from attnviz.results.attention_record import MaskRule
+from attnviz.results.attention_record import AttentionRecord, MaskRule
 from attnviz.streaming import ScoreSpec, attend, numba_kernels, reference
 from attnviz.streaming.cpu import _RowBlock
 
@@ -146,13 +146,11 @@ def handed_on(**changes):
     """Plant changed tensors in the records of all attentions."""
 
     def plant(monkeypatch):
-        terms = MaskRuleCache.terms
+        def changed(**fields):
+            changed = {name: change(fields[name]) for name, change in changes.items()}
+            return AttentionRecord(**fields | changed)
 
-        def changed(self, args):
-            fields = terms(self, args)
-            return fields | {name: change(fields[name]) for name, change in changes.items()}
-
-        monkeypatch.setattr(MaskRuleCache, "terms", changed)
+        monkeypatch.setattr(streamed, "AttentionRecord", changed)
 
     return plant
 
@@ -232,13 +230,13 @@ def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, m
     """Also for models without fast attention, whose eager function runs as a whole."""
     tally.fault("in streamed maps")
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    of = MaskRuleCache.of
+    of = streamed._StreamedRun._rule_of
 
     def later(self, called):
         rule = of(self, called)
         return replace(rule, after=rule.after + 1)
 
-    monkeypatch.setattr(MaskRuleCache, "of", later)
+    monkeypatch.setattr(streamed._StreamedRun, "_rule_of", later)
     assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
 
 
