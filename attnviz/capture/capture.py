@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
 from attnviz.capture.positions import Rows, StackCounter
+from attnviz.capture.projections import match
 from attnviz.capture.projections.find import STAGES
-from attnviz.capture.projections.match import Executed, match_batch, match_projections, reproduced
 from attnviz.capture.recorder import AttentionCall, Recording
 from attnviz.capture.search import Plan, linear_calls, plan_for, record_runs
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
@@ -205,9 +205,7 @@ def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] =
 
 def _between_runs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
     """Return the largest difference between vectors of two runs, relative to those of the first."""
-    both = second, first
-    wide = [[x.to(torch.promote_types(x.dtype, torch.float32)) for x in run] for run in both]
-    pairs = [(a, b) for a, b in zip(*wide, strict=True) if a.shape == b.shape]
+    pairs = [pair for pair in map(match.widened, second, first) if pair is not None]
     if not pairs:
         return 0.0
     return compat.relative_distances(*map(list, zip(*pairs, strict=True))).max().item()
@@ -222,30 +220,32 @@ def _to_records(
     """Return the records of each text of a batch; those of linear attention follow the others."""
     texts = range(len(stacks))
 
-    def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> Executed:
+    def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> match.Executed:
         one: AttentionCall = watch.map_tensors(call, partial(_part, text_index=n))
         batch = call.inputs.input, call.inputs.key_input
         record = _to_record(one, stacks[n], is_causal=is_causal)
-        return Executed(record, one.module, one.attention.head_output, one.merged_heads, batch)
+        return match.Executed(
+            record, one.module, one.attention.head_output, one.merged_heads, batch
+        )
 
     batch = [
         [of_one_text(call, n, is_causal) for n in texts]
         for call, is_causal in zip(calls, _are_causal(calls), strict=True)
     ]
-    matched = match_batch(batch, own.copy)
+    matched = match.match_batch(batch, own.copy)
     every = [(i, n, one.module) for i, one in enumerate(calls) if one.module for n in texts]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {
         (n, type(module.module), stage)
         for i, n, module in every
-        for stage in reproduced(matched[i][n])
+        for stage in match.reproduced(matched[i][n])
     }
     again = {}
     for i, n, module in every:
-        kind, missing = type(module.module), module.known - reproduced(matched[i][n])
+        kind, missing = type(module.module), module.known - match.reproduced(matched[i][n])
         if known := [stage for stage in missing if (n, kind, stage) in shown]:
             again[i, n] = replace(batch[i][n], known=known)
-    for (i, n), record in zip(again, match_projections([*again.values()]), strict=True):
+    for (i, n), record in zip(again, match.match_projections([*again.values()]), strict=True):
         matched[i][n] = record
     return [
         (

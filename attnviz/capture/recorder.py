@@ -90,7 +90,6 @@ class Recorder(ModuleWatcher):
         self._rows = slice(0, texts - (0 if source is None else len(source)))
         self._keys: dict[tuple[str, int], Tensor] = {}
         self._memory_checked = False
-        self._entries: Counter[nn.Module] = Counter()
         # The input and output of each call of a module that multiplies by W^O.
         self._output_calls: dict[nn.Module | None, list[tuple[Any, Any]]] = defaultdict(list)
         # What a module returned that executed several attentions, by its path and entry.
@@ -117,7 +116,7 @@ class Recorder(ModuleWatcher):
             return returned
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
-        entry = self._entries[args.module]
+        entry = self.entries[args.module]
         self._recorded.append(Recorded(path, inputs, True, entry, attention))
         return returned
 
@@ -127,15 +126,10 @@ class Recorder(ModuleWatcher):
             return tensor
         return tensor[: len(tensor) // self.texts * self._rows.stop]
 
-    def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a module starts to run."""
-        super().on_enter(module, args, kwargs)
-        self._entries[module] += 1
-
     def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Note what a module returns that executed several attentions."""
         super().on_leave(module, args, output)
-        entry, returned = (self.paths[module], self._entries[module]), first_tensor(output)
+        entry, returned = (self.paths[module], self.entries[module]), first_tensor(output)
         count = sum((one.path, one.entry) == entry for one in self._recorded)
         if count > 1 and returned is not None:
             self._returned[entry] = returned

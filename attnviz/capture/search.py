@@ -217,7 +217,7 @@ class Search(Recorder):
     def _on_softmax(self, softmax: Softmax) -> None:
         module = self.innermost_module()
         inputs = self.inputs_of(module)
-        recorded = Recorded(self.paths[module], inputs, False, self._entries[module])
+        recorded = Recorded(self.paths[module], inputs, False, self.entries[module])
         self._recorded.append(recorded)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))

@@ -7,6 +7,7 @@ run that draws random numbers, or writes weights, is isolated.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -89,12 +90,12 @@ def restoring(
                     buffer.copy_(values)
 
 
-@contextmanager
-def weights_in_memory(attentions: Iterable[find.AttentionModule | None]) -> Iterator[None]:
+def weights_in_memory(
+    attentions: Iterable[find.AttentionModule | None],
+) -> AbstractContextManager[None]:
     """Hold all weights of some attention modules in memory, also those that are offloaded."""
     modules = [m for one in attentions if one is not None for m in (one.module, one.output)]
-    with held_whole(dict.fromkeys(m for m in modules if m is not None)):
-        yield
+    return held_whole(dict.fromkeys(m for m in modules if m is not None))
 
 
 def memory_budget(model: nn.Module) -> MemoryBudget:
@@ -331,6 +332,7 @@ class ModuleWatcher(AttentionWatcher):
         self.outputs = {path: find.find_output(modules, path) for path in watched}
         # The modules that have been entered and not left, the innermost last, with their arguments.
         self.running: list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = []
+        self.entries: Counter[nn.Module] = Counter()
         self._rotations: find.Rotations = {}
         # The paths of modules whose attention cannot be read, and why.
         self.unreadable: list[tuple[str, str]] = []
@@ -355,6 +357,7 @@ class ModuleWatcher(AttentionWatcher):
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
         self.running.append((module, args, kwargs))
+        self.entries[module] += 1
 
     def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Note that a module has run."""

@@ -64,12 +64,9 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
     All stages of all records try one candidate each, then those that go on a second one, and so on:
     a device is waited for only once in each of these rounds.
     """
-    searches = [
-        {} if one.module is None else {stage: _Search.of(one, stage) for stage in find.STAGES}
-        for one in executed
-    ]
+    searches = [{stage: _Search.of(one, stage) for stage in find.STAGES} for one in executed]
     pending = [s for of_one in searches for s in of_one.values() if s is not None]
-    merged = [_widened(one.head_output, one.merged_heads) for one in executed]
+    merged = [widened(one.head_output, one.merged_heads) for one in executed]
     errors = _distances([*(search.try_next() for search in pending), *merged])
     others = errors[len(pending) :]
     while pending:
@@ -82,8 +79,8 @@ def match_projections(executed: Sequence[Executed]) -> list[AttentionRecord]:
     ]
 
 
-def _widened(heads: Tensor | None, merged: Tensor | None) -> _Pair | None:
-    """Return A·V and the input of W^O, in float32 or wider; None if their shapes do not fit."""
+def widened(heads: Tensor | None, merged: Tensor | None) -> _Pair | None:
+    """Return two tensors in float32 or wider; None without one, or if their shapes differ."""
     if heads is None or merged is None or heads.shape != merged.shape:
         return None
     wide = torch.promote_types(heads.dtype, torch.float32)
@@ -256,13 +253,32 @@ def _roundings(X: Tensor | None) -> tuple[Rounding, ...]:
 def _candidates(
     record: AttentionRecord, module: nn.Module, stage: str, layout: HeadProjection, X: Tensor
 ) -> Iterator[_Candidate]:
-    """Yield one layout with the heads that it makes, and each sequence of steps after it."""
+    """Yield one layout with the heads that it makes, and each sequence of steps after it.
+
+    Most models norm, then clip, then rotate.
+    """
     try:
         heads = begin(layout, X)
     except _MISFIT:
         return
-    for steps in _following_steps(module, stage, layout, record):
-        yield layout, heads, steps
+    count, _, width = layout.weight.shape
+    temperatures = _temperatures(module, record) if stage == "query" else ()
+    others = list(
+        itertools.product(
+            _clips(module),
+            [*find.norms(module, find.NORMS[stage], count, width), None],
+            [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
+        )
+    )
+    factors = itertools.chain(_factors(module, width), temperatures)
+    for factor, (clip, norm, rotation) in ((one, rest) for one in factors for rest in others):
+        orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
+        if norm is not None and clip is not None:
+            orders.append((clip, norm, rotation, factor))
+        if norm is not None and rotation is not None:
+            orders.append((clip, rotation, norm, factor))
+        for order in orders:
+            yield layout, heads, tuple(step for step in order if step is not None)
 
 
 def _round_robin(by_layout: Iterable[Iterator[_Candidate]]) -> Iterator[_Candidate]:
@@ -316,30 +332,6 @@ def _followed(
     if ignored is not None:
         computed, recorded = (x.masked_fill(ignored[:, None], 0.0) for x in (computed, recorded))
     return computed, recorded
-
-
-def _following_steps(
-    module: nn.Module, stage: str, layout: HeadProjection, record: AttentionRecord
-) -> Iterator[tuple[Step, ...]]:
-    """Yield steps that may follow the projection; most models norm, then clip, then rotate."""
-    heads, _, width = layout.weight.shape
-    temperatures = _temperatures(module, record) if stage == "query" else ()
-    others = list(
-        itertools.product(
-            _clips(module),
-            [*find.norms(module, find.NORMS[stage], heads, width), None],
-            [None] if stage == "value" else _rotations(width, record.rotation, layout.beside),
-        )
-    )
-    factors = itertools.chain(_factors(module, width), temperatures)
-    for factor, (clip, norm, rotation) in ((one, rest) for one in factors for rest in others):
-        orders: list[tuple[Step | None, ...]] = [(norm, clip, rotation, factor)]
-        if norm is not None and clip is not None:
-            orders.append((clip, norm, rotation, factor))
-        if norm is not None and rotation is not None:
-            orders.append((clip, rotation, norm, factor))
-        for order in orders:
-            yield tuple(step for step in order if step is not None)
 
 
 def _rotations(
