@@ -154,7 +154,10 @@ class Grid:
         ruler, points, (left, right) = page.ruler, TEXT_SIZE - page.smaller, place
         numbers, (start, _), room = sentences_of(drawn), parts_of(drawn), right - left - ARROW
         second = None if start is None else numbers[start]
-        texts, n = texts_of(drawn), max(numbers) + 1
+        texts = [""] * (n := max(numbers) + 1)
+        for number, word in zip(numbers, words_of(drawn), strict=True):
+            texts[number] += (word.blank + word.text) * (number >= 0)
+        texts = [" ".join(text.split()) for text in texts]
         longest = min(max(room - 10 * MM * n, 0.27 * room), 60 * MM)
         labels = [f"{m + 1} {text}" if named else f"{m + 1}" for m, text in enumerate(texts)]
         rows = [
@@ -301,7 +304,6 @@ class Arcs:
     room: float  # the height of the largest arc at most
 
     def _rises(self) -> list[float]:
-        """Return how high each arc rises above its feet."""
         at = self.names.middles
         spans = [abs(at[query] - at[key]) for query, key, _ in self.links]
         longest, most = max(spans, default=0.0) or 1.0, self.room - 3 * MM
@@ -333,8 +335,8 @@ class Arcs:
             top, order = min(tail, tip), 3 if is_claim else 2
             control, neck = top - rise / 0.75, tip - 0.85 * _HEAD
             curve = Path([(start, tail), (start, control), (end, control), (end, neck)], _CURVE)
-            look: dict[str, Any] = {"capstyle": "butt", "linewidth": 0.35 + 2.6 * wide}
-            canvas.add_patch(PathPatch(curve, fill=False, edgecolor=color, zorder=order, **look))
+            look: dict[str, Any] = {"linewidth": 0.35 + 2.6 * wide, "zorder": order}
+            canvas.add_patch(PathPatch(curve, fill=False, edgecolor=color, **look))
             half = (0.55 + 0.5 * wide) * MM
             head = [(end - half, tip - _HEAD), (end + half, tip - _HEAD), (end, tip)]
             canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=order))
@@ -404,15 +406,6 @@ def words_of(drawn: OneMap, linked: Collection[int] = ()) -> list[Word]:
     for before, n in itertools.pairwise(shown):
         words[n].blank = words[n].blank if numbers[n] == numbers[before] else "\n"
     return words
-
-
-def texts_of(drawn: OneMap) -> list[str]:
-    """Return the sentences of a text."""
-    texts = [""] * (max(numbers := sentences_of(drawn)) + 1)
-    for number, word in zip(numbers, words_of(drawn), strict=True):
-        if number >= 0:
-            texts[number] += word.blank + word.text
-    return [" ".join(text.split()) for text in texts]
 
 
 def parts_of(drawn: OneMap) -> tuple[int | None, tuple[str, str]]:

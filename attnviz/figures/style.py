@@ -56,6 +56,10 @@ _FORMULA_PARTS = re.compile(
     re.VERBOSE,
 )
 _TICKS = {"labelsize": TEXT_SIZE, "major.width": 0.5, "major.size": 2.0, "major.pad": 2.0}
+_COLORED: dict[Any, str] = {  # the settings, with the color of the theme that each has
+    "figure.facecolor": "ground", "axes.facecolor": "ground", "axes.edgecolor": "muted",
+    "text.color": "ink", "axes.labelcolor": "ink", "xtick.color": "ink", "ytick.color": "ink",
+}  # fmt: skip
 _RC_PARAMS: dict[Any, Any] = {
     "font.sans-serif": [SANS], "font.size": TEXT_SIZE,
     "text.parse_math": False,  # a token such as $x$ is literal text
@@ -110,20 +114,6 @@ class Theme:
     def role(self, name: str) -> str:
         """Return the color of a role of heads."""
         return self.roles.get(_ALIKE.get(name, name), self.muted)
-
-    @property
-    def rc_params(self) -> dict[Any, Any]:
-        """The settings of matplotlib."""
-        return {
-            "figure.facecolor": self.ground,
-            "axes.facecolor": self.ground,
-            "text.color": self.ink,
-            "axes.labelcolor": self.ink,
-            "axes.edgecolor": self.muted,
-            "xtick.color": self.ink,
-            "ytick.color": self.ink,
-            "axes.prop_cycle": cycler(color=self.cycle),
-        }
 
 
 def _luminance(color: ColorType) -> float:
@@ -301,7 +291,9 @@ def drawing(
     try:
         with mpl.rc_context():
             mpl.rcdefaults()
-            mpl.rcParams.update({**_RC_PARAMS, **colors.rc_params, "font.family": family})
+            mpl.rcParams.update({**_RC_PARAMS, "font.family": family})
+            mpl.rcParams.update({name: getattr(colors, of) for name, of in _COLORED.items()})
+            mpl.rcParams["axes.prop_cycle"] = cycler(color=colors.cycle)
             yield
     finally:
         _CHOSEN.reset(token)

@@ -433,7 +433,6 @@ def draw_side_by_side(
 
 
 def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
-    """Draw title, map, overview and caption."""
     drawn, overview = selected.map, selected.overview
     form, right = _place_map(page, selected)
     scale = WeightScale.of(drawn, linear=form == "sentence").with_look(look)
@@ -505,15 +504,20 @@ def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
     """Return what is above a map, and its right edge: an overview is beside it on a wide page."""
     drawn, room, is_wide = selected.map, page.room, page.width > WIDE
     two_columns = selected.overview is not None and is_wide
-    form = _form_of_text(drawn)
-    sentences = max(arcs.sentences_of(drawn)) if form != "matrix" else 0
-    if _is_sentence(drawn) and not (sentences > 1 and len(drawn.rows) > 40):
+    form: _Form = "matrix"  # unless a text of too many words for one line is written above it
+    count, length = max(arcs.sentences_of(drawn)) + 1, len(drawn.rows)
+    if _is_sentence(drawn) and not claims.is_right_to_left("".join(drawn.rows)):
+        if count <= 11 and length <= 250:
+            form = "paragraph"
+        elif 2 < count <= 60 and length <= 40 * count:
+            form = "excerpt"
+    if _is_sentence(drawn) and (form == "matrix" or count <= 2 or length <= 40):
         if two_columns:
             few = style.COLUMN_WIDTH * MM - GAP
             room = few if _has_few_words(drawn) else _SHARES[-1] * room
         if Grid.of(page, drawn, page.left + room).pitch >= arcs.PITCH:
             return "sentence", page.left + room
-    two_columns = two_columns or (form == "paragraph" and sentences > 0 and is_wide)
+    two_columns = two_columns or (form == "paragraph" and count > 1 and is_wide)
     # The smallest share in which each column has room for its label.
     needed = len(drawn.columns) * style.SMALLEST_SIZE * 1.2 / 72 + 1.3  # labels and color bar
     share = next((share for share in _SHARES if share * page.room > needed), _SHARES[-1])
@@ -567,16 +571,6 @@ def _is_sentence(drawn: AttentionMap) -> bool:
 
 def _has_few_words(drawn: AttentionMap) -> bool:
     return int(drawn.is_word[0].sum()) <= 12
-
-
-def _form_of_text(drawn: AttentionMap) -> _Form:
-    """Return how a text of too many words for one line is written above its map, if it is."""
-    count = max(arcs.sentences_of(drawn)) + 1
-    if not _is_sentence(drawn) or claims.is_right_to_left("".join(drawn.rows)):
-        return "matrix"
-    if count <= 11 and len(drawn.rows) <= 250:
-        return "paragraph"
-    return "excerpt" if 2 < count <= 60 and len(drawn.rows) <= 40 * count else "matrix"
 
 
 def _links_of_text(selected: SelectedMap) -> tuple[list[arcs.Link], list[arcs.Cell]]:
@@ -932,7 +926,6 @@ def find_query(drawn: AttentionMap, patch: Patch | None, *, matrix: bool) -> int
 
 
 def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Axes:
-    """Draw the image, the map over it, an overview and a caption."""
     drawn, overview, ruler = selected.map, selected.overview, page.ruler
     image = drawn.image
     assert image is not None
@@ -956,9 +949,7 @@ def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Ax
     for (left, above), name in zip((first, second), names, strict=True):
         page.write(left, above, ruler.wrap(name, side, SMALL_SIZE)[:1], color=theme().muted)
     image_axes = page.axes(first[0], first[1] + under_name, side, tall)
-    rows, columns = _grid_size(drawn.sides[1])
-    image_axes.imshow(image.numpy(), extent=(0, columns, rows, 0), aspect="auto", origin="upper")
-    _outline(image_axes, drawn, query)
+    _draw_picture(image_axes, drawn, query, image.numpy())
     left, below = second[0], second[1] + under_name
     ax = page.axes(left, below, side, tall)
     mappable = draw_over_image(ax, drawn, query, look)
@@ -1016,7 +1007,6 @@ def query_name(drawn: AttentionMap, query: int) -> str:
 
 
 def _patch_of(drawn: AttentionMap, query: int) -> tuple[int, int] | None:
-    """Return the row and the column of the patch of a query; None if it is none."""
     patches = drawn.sides[0].patches
     return patches[query] if patches else None
 
@@ -1042,12 +1032,9 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     mesh = ax.pcolormesh(
         doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
-    rows, columns = _grid_size(drawn.sides[1])
     brightness = (drawn.image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
-    shade, extent = np.zeros((*brightness.shape, 3)), (0, columns, rows, 0)
     alpha = 0.4 * (1 - brightness)  # more would hide the colors
-    ax.imshow(shade, alpha=alpha, extent=extent, aspect="auto", origin="upper", zorder=2)
-    _outline(ax, drawn, query)
+    _draw_picture(ax, drawn, query, np.zeros((*alpha.shape, 3)), alpha=alpha, zorder=2)
     return mesh
 
 
@@ -1087,9 +1074,12 @@ def _finding(drawn: AttentionMap, query: int) -> tuple[str, tuple[int, int]]:
     return f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight", (row, column)
 
 
-def _outline(ax: Axes, drawn: AttentionMap, query: int) -> None:
-    """Frame the patch of the query, and hide the axes."""
+def _draw_picture(
+    ax: Axes, drawn: AttentionMap, query: int, pixels: NDArray[Any], **look: Any
+) -> None:
+    """Draw pixels over all patches, with a frame around that of the query."""
     rows, columns = _grid_size(drawn.sides[1])
+    ax.imshow(pixels, extent=(0, columns, rows, 0), aspect="auto", origin="upper", **look)
     ax.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
     if (patch := _patch_of(drawn, query)) is not None:

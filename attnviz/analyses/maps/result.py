@@ -54,7 +54,6 @@ class _LabeledMaps(Maps, base.Result):
         yield "numbers where it says that they were verified", is_known
 
     def _dimensions(self) -> dict[str, Sequence[Any]]:
-        """Return the labels along each dimension of the weights, by its name."""
         return {"query": self.rows, "key": self.columns}
 
     def columns_of_table(self) -> base.Columns:
@@ -436,12 +435,11 @@ class HeadMatches(HeadRanking):
         The columns are layer, head, weight, rank among the words, and whether the weight is above
         that of every function word.
         """
-        import pandas as pd
-
-        frame = pd.DataFrame([*self.scores], columns=["layer", "head", "score", "rank"])
+        frame = super().to_frame().rename(columns={"score": "weight"})
         best = set(self.above_function_words)
+        frame["rank"] = [head.rank for head in self.heads]
         frame["above_function_words"] = [head in best for head in self.heads]
-        return frame.rename(columns={"score": "weight"})
+        return frame
 
     @property
     def first(self) -> tuple[HeadMatch, ...]:

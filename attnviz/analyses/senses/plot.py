@@ -298,7 +298,6 @@ def _draw_planes(page: Page, result: SensesResult, top: float) -> float:
 
 
 def _draw_plane(ax: Axes, result: SensesResult, state: int) -> None:
-    """Draw the occurrences in the plane of a state, with equal units on both axes."""
     ax.axhline(0, color=theme().faint, linewidth=0.4, zorder=0)
     ax.axvline(0, color=theme().faint, linewidth=0.4, zorder=0)
     for n, (x, y) in enumerate(result.plane[state].tolist()):

@@ -463,7 +463,6 @@ class ShiftResult(WordResult):
         return f" toward {self.ends[self.sign < 0]}" if self.regions else ""
 
     def _movement(self, length: float) -> str:
-        """Return a movement between the regions in words."""
         start, end = self.ends[:: -1 if length >= 0 else 1]
         return f"{self._share(abs(length))} of the way from {start} to {end}"
 
