@@ -472,7 +472,13 @@ def draw_paragraph(
             rim = Rectangle(boxes[n].p0, *boxes[n].size, facecolor=theme().ground, edgecolor=color)
             rim.set(linestyle=line, linewidth=0.7 if n == query else 1.1, zorder=3)
             canvas.add_patch(rim)
-        _connect(canvas, curve, color, weight)
+        for tint, extra in ((theme().ground, 2.2), (color, 0.0)):
+            look = {"edgecolor": tint, "linewidth": 0.4 + 2.2 * weight + extra, "zorder": 2}
+            canvas.add_patch(PathPatch(curve, fill=False, **look))
+        (_, turn), (end, tip) = np.asarray(curve.vertices)[[3, -1]].tolist()
+        neck = tip + math.copysign(_HEAD, turn - tip)
+        head = [(end - 0.8 * MM, neck), (end + 0.8 * MM, neck), (end, tip)]
+        canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=3))
     for query, key, weight in links:
         share, small = f"{weight:.0%}", {"fontsize": points - 1, **face("bold")}
         size = page.ruler.width(share, points - 1, "bold"), 0.76 * (points - 1) / 72
@@ -549,17 +555,6 @@ def _curve(query: Place, key: Place, step: float, words: Sequence[Bbox]) -> Path
 
     curves = bent(tail + crossed, tip), bent(tail, tip - crossed)
     return min(curves, key=lambda one: sum(one.intersects_bbox(box, filled=False) for box in words))
-
-
-def _connect(canvas: Axes, curve: Path, color: Any, weight: float) -> None:
-    """Draw an arrow along a curve, as wide as the weight."""
-    for tint, extra in ((theme().ground, 2.2), (color, 0.0)):
-        wide = 0.4 + 2.2 * weight + extra
-        canvas.add_patch(PathPatch(curve, fill=False, edgecolor=tint, linewidth=wide, zorder=2))
-    (_, turn), (end, tip) = np.asarray(curve.vertices)[[3, -1]].tolist()
-    neck = tip + math.copysign(_HEAD, turn - tip)
-    head = [(end - 0.8 * MM, neck), (end + 0.8 * MM, neck), (end, tip)]
-    canvas.add_patch(Polygon(head, facecolor=color, linewidth=0, zorder=3))
 
 
 # --- in lines

@@ -325,23 +325,18 @@ class Page:
             full = most is None
             for lines, font in _paragraphs(parts, agreement, room, self.ruler, most, full=full):
                 top = self.write(left, top, lines, **font)
-        self._set_height((max(top, bottom) + MARGIN) * self.scale)
+        inches = (max(top, bottom) + MARGIN) * self.scale
+        if self._part is None:
+            self.figure.set_size_inches(self.width * self.scale, inches)
+        elif (whole := self._part.get_figure(root=True)) is not None:
+            width, height = whole.get_size_inches()
+            lack = inches / (self._part.bbox.height / self._part.dpi)
+            whole.set_size_inches(width, height * max(lack, 1.0))
         for ax, place in self._axes:
             ax.set_position(place(ax))
         if self.scale != 1:
             enlarge(self.figure.findobj(), self.scale)
         return self.figure
-
-    def _set_height(self, inches: float) -> None:
-        """Give a figure its height. What a part of a figure lacks, the whole figure gets."""
-        if self._part is None:
-            self.figure.set_size_inches(self.width * self.scale, inches)
-            return
-        whole = self._part.get_figure(root=True)
-        lack = inches / (self._part.bbox.height / self._part.dpi)
-        if whole is not None and lack > 1:
-            width, height = whole.get_size_inches()
-            whole.set_size_inches(width, height * lack)
 
 
 def _place(box: tuple[float, float, float, float], scale: float, ax: Any, _: object = None) -> Bbox:

@@ -266,14 +266,11 @@ def drawing(
     scale: float | None = None,
 ) -> Iterator[None]:
     """Set the rcParams as in `style`, with sizes of print: pages enlarge what is drawn."""
-    # Those that were installed after matplotlib listed its fonts are added.
-    if (
-        font is not None
-        and font not in _font_names()
-        and not (_add_new_fonts() and font in _font_names())
-    ):
-        hint = did_you_mean(font, _font_names()) or "Install it, or name one of matplotlib's fonts."
-        raise InputError(f"The font {font!r:.60} is not installed. {hint}")
+    if font is not None and font not in fm.get_font_names():
+        _add_new_fonts()
+        if font not in (names := fm.get_font_names()):
+            hint = did_you_mean(font, names) or "Install it, or name one of matplotlib's fonts."
+            raise InputError(f"The font {font!r:.60} is not installed. {hint}")
     if scale is not None and not 0.5 <= scale <= 5:
         raise InputError(f"The scale of text must be from 0.5 to 5, not {scale:g}.")
     outer_font, outer_colors, outer_size = _CHOSEN.get()
@@ -302,10 +299,6 @@ def drawing(
 def main_font() -> str:
     """Return the font of the figures that are drawn."""
     return _CHOSEN.get()[0]
-
-
-def _font_names() -> set[str]:
-    return {font.name for font in fm.fontManager.ttflist}
 
 
 def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:

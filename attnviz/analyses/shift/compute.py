@@ -244,8 +244,7 @@ class Regions:
     @property
     def axis(self) -> Tensor:
         """The direction in the last hidden state, from the second region to the first, (d,)."""
-        axis: Tensor = self.centers[-1, 0] - self.centers[-1, 1]
-        return axis
+        return self.centers[-1, 0] - self.centers[-1, 1]
 
     def distances(self, states: Tensor) -> Tensor:
         """Return the distances of states (L + 1, d) from the regions in each layer, (L + 1, 2).
