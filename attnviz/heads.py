@@ -431,10 +431,7 @@ class WeightStatistics:
         return torch.cat([totals / counts[:, None], of_received], dim=-1)[..., self._order]
 
     def _sums(self, block: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sums over rows (N, H, L), the rows that count (N, L), and the weight of each key.
-
-        L is the number of statistics with `keys` or `row`.
-        """
+        """Return sums of L statistics over rows (N, H, L), rows that count, and keys' weights."""
         weights = weights.float()
         if self._cached is None or self._cached[0].rows != block:  # one block serves all layers
             pairs = Pairs(self.queries, self.keys, block)

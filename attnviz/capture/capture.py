@@ -108,10 +108,7 @@ _Runs: TypeAlias = tuple[Recording, Recording, watch.Output]
 
 
 def _record(model: nn.Module, texts: int, inputs: Mapping[str, Tensor], rows: Rows | None) -> _Runs:
-    """Record two runs; once for both, as rows of one batch, if a plan tells how to record them.
-
-    A text without a plan is searched first. The search makes the plan.
-    """
+    """Record two runs, as rows of one batch once the search has made a plan of the model."""
     outputs: list[watch.Output] = []
     forward, plan = partial(model, **inputs), plan_for(model)
     if rows is not None and plan.paths and (joined := _record_rows(model, plan, texts, rows)):

@@ -536,10 +536,7 @@ def _free_place(
 
 
 def _curve(query: Place, key: Place, step: float, words: Sequence[Bbox]) -> Path:
-    """Return an arrow from one box to another: above a line, or between two lines.
-
-    It crosses other lines upright, where they have fewer words: at its beginning or at its end.
-    """
+    """Return an arrow between boxes that crosses lines upright, at the end with fewer words."""
     above, below = _CAP + 0.6 * MM, -0.8 * MM
     (start, tail), (end, tip) = query, key
     apart = tip - tail

@@ -232,10 +232,7 @@ def _call(
     cut: int | None = None,
     **options: Any,
 ) -> BatchEncoding:
-    """Call the tokenizer as its documentation does, for a text of the encoder or the decoder.
-
-    Several texts are a batch; all or none are pairs.
-    """
+    """Call the tokenizer as documented, for a text or a batch (all pairs, or none)."""
     sources, seconds = (list(one) for one in zip(*pairs, strict=True))
     text: Any = sources if len(pairs) > 1 else sources[0]
     second: Any = seconds if len(pairs) > 1 and seconds[0] is not None else seconds[0]

@@ -159,10 +159,7 @@ def _write_table(result: Result, path: Path) -> None:
 
 
 def _write_result(path: Path, result: Savable) -> None:
-    """Write a result; the arrays that a figure shows keep their names.
-
-    InputError: it is not a valid result, or has more labels than a header may hold.
-    """
+    """Write a result; the arrays that a figure shows keep their names."""
     tree, tensors = _encode(result, result.to_arrays() if isinstance(result, Result) else {})
     metadata = {
         "about": to_json(_about(result)),

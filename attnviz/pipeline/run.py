@@ -574,10 +574,7 @@ def _next_tokens(
     logits: Tensor | None,
     records: Sequence[AttentionRecord],
 ) -> NextTokens | None:
-    """Return the most probable next tokens of a text, from logits (T, vocabulary) of its run.
-
-    None without a language head, or where a position reads a later one.
-    """
+    """Return the most probable next tokens, from logits (T, vocabulary); None if it has none."""
     if logits is None or tokenizer is None or not getattr(module, "can_generate", bool)():
         return None
     axis = _causal_axis(records, len(logits))

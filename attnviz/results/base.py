@@ -83,10 +83,7 @@ class Savable:
         self.check()
 
     def _rules(self) -> Rules:
-        """Yield what the fields should have, and whether they have it.
-
-        A rule may rely on those before it: the first that does not hold is the last that is read.
-        """
+        """Yield what the fields should have, and if they have it; none is read after a failure."""
         yield from ()
 
     def _number_rules(self) -> Rules:

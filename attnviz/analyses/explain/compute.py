@@ -304,10 +304,7 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
 def _write(
     model: Model, source: Inputs, count: int, truncate: bool
 ) -> tuple[Inputs, Sequence[int] | None, int | None, tuple[str, ...]]:
-    """Generate tokens after a text, or its target; InputError for fewer than `count`.
-
-    Return what is read, the ids that follow its text, the last generated one, and notes.
-    """
+    """Generate tokens; return what is read, the ids after it, the last one, and notes."""
     checkpoint, name = model.checkpoint, "decoder_input_ids"
     if source.targets is None:
         if count == 1:

@@ -67,10 +67,7 @@ def aggregate(
     statistics: Sequence[Statistic] = STATISTICS,
     device: torch.device | str = "cpu",
 ) -> CorpusStatistics:
-    """Sum up the parts of a survey on a device, in the order of the corpus.
-
-    seed : of flips and of halves.
-    """
+    """Sum up the parts of a survey on a device, in their order; `seed` of flips and of halves."""
     shape = heads, len(statistics)
     width = heads * len(statistics)
     value = Moments(width, device)

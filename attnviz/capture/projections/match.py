@@ -253,10 +253,7 @@ def _roundings(X: Tensor | None) -> tuple[Rounding, ...]:
 def _candidates(
     record: AttentionRecord, module: nn.Module, stage: str, layout: HeadProjection, X: Tensor
 ) -> Iterator[_Candidate]:
-    """Yield one layout with the heads that it makes, and each sequence of steps after it.
-
-    Most models norm, then clip, then rotate.
-    """
+    """Yield one layout with the heads that it makes, and each sequence of steps after it."""
     try:
         heads = begin(layout, X)
     except _MISFIT:
@@ -282,10 +279,7 @@ def _candidates(
 
 
 def _round_robin(by_layout: Iterable[Iterator[_Candidate]]) -> Iterator[_Candidate]:
-    """Yield the likeliest candidate of each layout, then the second likeliest, and so on.
-
-    A layout is looked for when those before it have failed.
-    """
+    """Yield the likeliest candidate of each layout, looked for when needed, then the second."""
     while by_layout:
         others = []
         for candidates in by_layout:
