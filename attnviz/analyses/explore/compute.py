@@ -127,7 +127,7 @@ def explore(
         raise InputError(f"There is no file or folder {source}. Name another one, {OR_SAMPLE}.")
     check_corpus(source, column, media=True)
     if isinstance(source, Iterator):  # it is read again
-        given = given._replace(source=list(source))
+        given = replace(given, source=list(source))
     corpus = given.read_by(model, media=True, skip_bad=skip_bad, column=column)
     model, kind = corpus.model, corpus.kind
     with part(0, 3, "survey"):

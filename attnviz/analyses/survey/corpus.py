@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, TextIO, TypeAlias, cast
+from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, is_unicode, refuse_given, require, true_or_false
@@ -114,7 +114,8 @@ class CorpusChanges:
         return tuple(notes)
 
 
-class GivenCorpus(NamedTuple):
+@dataclass(frozen=True)
+class GivenCorpus:
     """A corpus as it is given, before its model is known."""
 
     source: Any

@@ -202,7 +202,7 @@ def test_what_is_no_list_of_texts_is_refused(reader):
 
 
 def test_the_sample_has_200_different_sentences():
-    source, *_ = parse_corpus("survey", None, {}, 0, sample=True)
+    source = parse_corpus("survey", None, {}, 0, sample=True).source
     sentences = source.read_text("utf-8").splitlines()
     assert len(sentences) == len(set(sentences)) == 200
     assert all(one.isascii() and one.endswith(".") and len(one.split()) < 20 for one in sentences)
