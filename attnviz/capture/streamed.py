@@ -313,7 +313,8 @@ class _StreamedRun(watch.ModuleWatcher):
         """Return the rule that an attention follows, or None for a mask that follows none."""
         mask, expanded, (_, m, n) = args.mask, args.expanded_mask, args.shape
         if mask is None or expanded is None:
-            return MaskRule(after=0 if args.is_causal else None, offset=n - m)
+            rule = MaskRule(after=0 if args.is_causal else None, offset=n - m)
+            return self._rules.setdefault((rule.after, rule.offset), (None, rule))[1]
         if mask.shape[1] > 1:
             return None
         if id(mask) not in self._rules:
