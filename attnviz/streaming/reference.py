@@ -168,9 +168,8 @@ class MapBuffers:
         def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.empty(H, *shape, dtype=dtype, device=spec.query.device)
 
-        self.mean, self.largest = (
-            numbers(-(-m // self.cell), -(-n // self.cell)) for _ in range(2)
-        )
+        rows, columns = -(-m // self.cell), -(-n // self.cell)
+        self.mean, self.largest = (numbers(rows, columns) for _ in range(2))
         self.received = numbers(n, dtype=torch.float64)
         self.lse, self.entropy, self.distance, self.marked = (numbers(m) for _ in range(4))
         self.near = numbers(3, m)  # the weights of each row for itself, the previous, the first key

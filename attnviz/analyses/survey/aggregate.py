@@ -77,17 +77,17 @@ def aggregate(
     differences = np.full(heads, -np.inf)
     texts = tokens = compared = held_out = 0
     for part in parts:
-        of_part = (part.value, part.even, part.shuffled_keys, part.shuffled)
-        values, *baselines = (one.to(device) for one in of_part)
-        missing = values.isnan()
+        missing = part.value.isnan().to(device)
         measured = ~missing.flatten(1).all(1)
         # If a text does not have a statistic, its baselines are NaN too.
-        left_out = missing | no_baseline, missing | no_baseline, missing
+        values = part.value, part.even, part.shuffled_keys, part.shuffled
+        masks = missing, missing | no_baseline, missing | no_baseline, missing
         ours, even, keys, shuffled = (
-            one.masked_fill(without, torch.nan)[measured].double().flatten(1)
-            for one, without in zip([values, *baselines], [missing, *left_out], strict=True)
+            one.to(device).masked_fill(left_out, torch.nan)[measured].double().flatten(1)
+            for one, left_out in zip(values, masks, strict=True)
         )
-        numbers = np.array(part.numbers)[measured.cpu().numpy()]
+        kept = measured.cpu().numpy()
+        numbers = np.array(part.numbers)[kept]
         # Heads get their roles on half of the texts: a random one of each two neighbors.
         drawn = [Random(f"half {seed} {number // 2}").random() < 0.5 for number in numbers.tolist()]
         in_half = torch.tensor(np.array(drawn, bool) == (numbers % 2 == 0), device=device)
@@ -101,7 +101,7 @@ def aggregate(
             mean.add(one)
         texts += len(numbers)
         held_out += int((~in_half).sum())
-        tokens += int(np.array(part.tokens)[measured.cpu().numpy()].sum())
+        tokens += int(np.array(part.tokens)[kept].sum())
         compared += part.compared
         differences = np.maximum(differences, part.differences.double().numpy())
         release_unused()
