@@ -574,7 +574,7 @@ def _next_tokens(
     logits: Tensor | None,
     records: Sequence[AttentionRecord],
 ) -> NextTokens | None:
-    """Return the most probable next tokens, from logits (T, vocabulary); None if it has none."""
+    """Return the most probable next tokens, from logits (T, vocabulary), of a causal model."""
     if logits is None or tokenizer is None or not getattr(module, "can_generate", bool)():
         return None
     axis = _causal_axis(records, len(logits))

@@ -112,7 +112,7 @@ def reduce_map(
 
 
 def _fill_near(spec: ScoreSpec, level: Tensor, near: Tensor) -> None:
-    """Fill the weights (H, 3, m) for itself, the previous, the first key; level: log-sum-exp."""
+    """Fill the weights (H, 3, m) of each query for itself, the previous and the first key."""
     (_, m, n), rule = spec.shape, spec.visible
     before = _FAR if rule.before is None else rule.before
     after = _FAR if rule.after is None else rule.after

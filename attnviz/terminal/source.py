@@ -111,7 +111,7 @@ def _descriptions(docstring: str) -> dict[str, str]:
 
 @cache
 def _statements(module: str) -> dict[str, str]:
-    """Return the source that defines each name of a module: to parse it all takes longer."""
+    """Return the source of the statement that defines each name of a module, not parsed."""
     path = _PACKAGE.joinpath(*module.split(".")[1:])
     files = (path / "__init__.pyi", path.with_suffix(".pyi"), path.with_suffix(".py"))
     file = next((file for file in files if file.is_file()), path / "__init__.py")
