@@ -320,16 +320,15 @@ def write_numbers(
     number is written, (m, n); by default all. edges : as in `draw_cells`. text : for `Axes.text`.
     """
     edges = edges or (np.arange(len(values) + 1.0), np.arange(values.shape[1] + 1.0))
-    down, across = ((one[1:] + one[:-1]) / 2 for one in edges)  # the middles
-    for (i, j), value in np.ndenumerate(values.numpy()):
-        if shown is not None and not shown[i, j]:
-            continue
-        fill: Any = mesh.cmap(mesh.norm(value)) if value > HIDDEN else theme().ground
-        place, color = (float(across[j]), float(down[i])), theme().readable_on(fill)
+    down, across = (((one[1:] + one[:-1]) / 2).tolist() for one in edges)  # the middles
+    fills = np.asarray(mesh.cmap(mesh.norm(values.numpy())))
+    look: dict[str, Any] = {"fontsize": points, "ha": "center", "va": "center_baseline"}
+    look |= normalize_kwargs(text, Text)
+    for i, j in torch.nonzero(torch.ones_like(values) if shown is None else shown).tolist():
+        value = float(values[i, j])
+        color = theme().readable_on(fills[i, j] if value > HIDDEN else theme().ground)
         number = say(value) if callable(say) else say[i][j]
-        look: dict[str, Any] = {"fontsize": points, "color": color}
-        look |= {"ha": "center", "va": "center_baseline"}
-        ax.text(*place, number, **(look | normalize_kwargs(text, Text)))
+        ax.text(across[j], down[i], number, **({"color": color} | look))
 
 
 def number(value: float) -> str:
@@ -354,23 +353,25 @@ def frame(
 def draw_scales(page: Page, bars: Iterable[Bar], place: tuple[float, float], top: float) -> float:
     """Draw color scales and what is at their ends, in lines from left to right; return the end."""
     points, (key, tall) = SMALL_SIZE - page.smaller, SCALE
-    known, (x, right) = [], place
+    known, (x, right), y = [], place, top
     for low, bar, high in bars:
         start = page.ruler.width(low, points) + MM
-        high = page.ruler.clip(high, right - x - start - key - MM, points)
-        known.append((start, start + key + MM, low, bar, high))
-    wide = [end + page.ruler.width(high, points) for _, end, *_, high in known]
-    for room, (start, end, low, bar, high) in zip(wide, known, strict=True):
-        if x > place[0] and x + room > right:
-            x, top = place[0], top + 3.4 * MM
-        ax, box = page.canvas(x, top, room, tall), (x + start, x + start + key, top + tall, top)
+        high = page.ruler.clip(high, right - place[0] - start - key - MM, points)
+        wide = start + key + MM + page.ruler.width(high, points)
+        if x > place[0] and x + wide > right:
+            x, y = place[0], y + 3.4 * MM
+        known.append((x, y, start, low, bar, high))
+        x += wide + 4 * MM
+    ax = page.canvas(place[0], top, right - place[0], y + tall - top)
+    limits = ax.axis()
+    for x, y, start, low, bar, high in known:
+        box = (x + start, x + start + key, y + tall, y)
         ax.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
-        frame(ax, (x + start, top), SCALE, theme().faint, 0.3)
-        for at, name in ((x, low), (x + end, high)):
-            page.label(ax, at, top + tall / 2, name, color=theme().muted, fontsize=points)
-        ax.set(xlim=(x, x + room), xticks=[], yticks=[])
-        x += room + 4 * MM
-    return top + tall
+        frame(ax, (x + start, y), SCALE, theme().faint, 0.3)
+        for at, name in ((x, low), (x + start + key + MM, high)):
+            page.label(ax, at, y + tall / 2, name, color=theme().muted, fontsize=points)
+    ax.axis(limits)
+    return y + tall
 
 
 def outline(ax: Axes, cells: Tensor, edges: Edges) -> None:

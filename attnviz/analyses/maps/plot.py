@@ -668,7 +668,7 @@ def _draw_sentence(
     ax = page.axes(grid.left, start, wide, tall)
     canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
     above.draw(canvas, start, scale.colors)
-    least = max(1 / len(drawn.rows), 0.05)
+    least = max(1 / len(drawn.rows), 0.1)
     _draw_below(ax, drawn, grid, scale, look, shown, least)
     names.draw(canvas, start, ax, grid.middles()[1].tolist())
     bottom = _draw_brackets(page, drawn, grid, start + tall, right)
