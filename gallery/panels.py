@@ -3,6 +3,9 @@
 import textwrap
 
 import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
 from attnviz.figures.style import LIGHT
 
@@ -36,6 +39,71 @@ def from_here(ax, at, height):
     ax.axvline(at, color=CLAIM, lw=0.8, zorder=1)
     look = {"color": CLAIM, "weight": "bold", "size": 6, "va": "center"}
     ax.text(at, height, " from here on", transform=ax.get_xaxis_transform(), **look)
+
+
+def bracket(ax, x, low, high, name, color=CLAIM, **look):
+    """Mark what lies between two numbers, with its name to the right."""
+    ends = {"arrowstyle": "|-|, widthA=.3, widthB=.3", "shrinkA": 0, "shrinkB": 0, "color": color}
+    ax.annotate("", (x, low), (x, high), arrowprops=ends, annotation_clip=False)
+    middle = (low * high) ** 0.5 if ax.get_yscale() == "log" else (low + high) / 2
+    look = {"color": color, "weight": "bold", "va": "center", "annotation_clip": False} | look
+    ax.annotate(name, (x, middle), (6, 0), textcoords="offset points", **look)
+
+
+def point(ax, at, start, name):
+    """Write in red what a place is, with a line up to its name."""
+    ax.plot([at[0]] * 2, [at[1], start[1]], color=CLAIM, lw=0.8)
+    ax.text(*start, name, color=CLAIM, weight="bold", size=6, va="bottom")
+
+
+def name_axes(ax, title, x, y, **look):
+    """Write a panel's title and the names of its axes; logarithmic ones have plain numbers."""
+    ax.set(title=title, xlabel=x, ylabel=y, **look)
+    plain_numbers(*(axis for axis in (ax.xaxis, ax.yaxis) if axis.get_scale() == "log"))
+
+
+def percents(ax):
+    """Write shares beside the logarithmic y axis as percentages."""
+    ax.yaxis.set_major_formatter(lambda y, _: f"{100 * y:g}%")
+    ax.minorticks_off()
+
+
+def stacked_bars(ax, parts, colors):
+    """Draw percentages side by side, a bar for each row, with names above and sums at the ends."""
+    end = 0 * sum(parts.values())
+    for (name, values), color in zip(parts.items(), colors, strict=True):
+        bars = ax.barh(range(len(values)), values, 0.7, end, color=color)
+        ax.text(end[0], -0.5, name, color=color, size=6, weight="bold")
+        end = end + values
+    ax.bar_label(bars, [f"{one:.0f}%" for one in end], padding=2, size=6)
+
+
+def bare(*axes):
+    """Draw no frame and no ticks."""
+    for ax in axes:
+        ax.spines[:].set_visible(False)
+        ax.tick_params(length=0)
+
+
+def gray_map(ax, shares, **names):
+    """Draw shares that say nothing about words: in grays, from 0 to 100%, with their numbers."""
+    sns.heatmap(100 * shares, annot=True, cmap="Greys", vmin=0, vmax=100, cbar=False, ax=ax)
+    for number, share in zip(ax.texts, shares.flat, strict=True):
+        number.set_color("white" if share > 0.6 else LIGHT.ink)
+    ax.tick_params(axis="y", rotation=0)
+    ax.set(**names)
+
+
+def maps_with_claim(figure, axes, maps, claimed, low, side, label):
+    """Draw maps of weights, a logarithmic scale from `low` to 1, with the claimed cells in red."""
+    reds = LinearSegmentedColormap.from_list("claim", ["white", CLAIM, "#4a0410"])
+    look = {"norm": LogNorm(low, 1, clip=True), "extent": (0, side, side, 0), "aspect": "auto"}
+    for ax, weights in zip(axes, maps, strict=True):
+        red = ax.imshow(np.where(claimed, weights, np.nan), cmap=reds, **look)
+        blue = ax.imshow(np.where(claimed, np.nan, weights), cmap=LIGHT.weights, **look)
+    bar = {"ax": axes, "pad": 0.01, "aspect": 40}
+    figure.colorbar(red, format="{x:.0%}", label=label, **bar)
+    figure.colorbar(blue, **bar).ax.tick_params(which="both", right=False, labelright=False)
 
 
 def plain_numbers(*axes):
