@@ -11,6 +11,7 @@ import copy
 import torch
 from torch import nn
 
+from attnviz.figures.style import LIGHT
 from attnviz.formula.attention import (
     additive_scores,
     attention_weights,
@@ -90,45 +91,53 @@ def train(network, symbols, T, steps=200):
     return accuracy, weights.mean(0)
 
 
-def draw_recurrent(ax, T):
-    """Draw the inputs of every state of the recurrent network; red arrows run in sequence."""
+def draw_recurrent(ax, weights):
+    """Draw the recurrent network: each state with its step, larger weights darker.
+
+    Arrows in the color of recurrence run in sequence.
+    """
     x, h, c, s = range(4)  # rows: tokens, encoder, contexts, decoder
+    T = len(weights)
     for t in range(T):
         for source in range(T):
-            _arrow(ax, (source, h), (t, c), "C0", faint=t < T - 1)
+            _arrow(ax, (source, h), (t, c), "C0", alpha=weights[t, source])
         _arrow(ax, (t, x), (t, h), "0.7")
         _arrow(ax, (t, s), (t, c), "C1")
         if t < T - 1:
             _arrow(ax, (t, h), (t + 1, h), "C1")
             _arrow(ax, (t, s), (t + 1, s), "C1")
             _arrow(ax, (t, c), (t + 1, s), "C1")
-    _write_rows(ax, T, {"tokens": "x", "encoder": "h", "context": "c", "decoder": "s"})
-    ax.set_title("a  Recurrent attention")
+    encoder, contexts = range(1, T + 1), range(T + 1, 3 * T, 2)
+    decoder = [1, *(step + 1 for step in contexts[:-1])]
+    rows = {"tokens x": "x" * T, "encoder h": encoder, "context c": contexts, "decoder s": decoder}
+    _write_rows(ax, rows)
 
 
-def draw_parallel(ax, T):
-    """Draw the inputs of every output of self-attention."""
+def draw_parallel(ax, weights):
+    """Draw the inputs of every output of self-attention, larger weights darker."""
     x, a = range(2)  # rows: tokens, outputs
+    T = len(weights)
     for t in range(T):
         for source in range(T):
-            _arrow(ax, (source, x), (t, a), "C0", faint=t < T - 1)
-    _write_rows(ax, T, {"tokens": "x", "outputs": "a"})
-    ax.set_title("c  Self-attention")
+            _arrow(ax, (source, x), (t, a), "C0", alpha=weights[t, source])
+    _write_rows(ax, {"tokens x": "x" * T, "outputs a": [1] * T})
 
 
-def _arrow(ax, start, end, color, *, faint=False):
+def _arrow(ax, start, end, color, alpha=1.0):
     style = {"arrowstyle": "-|>", "mutation_scale": 6, "shrinkA": 5, "shrinkB": 5, "color": color}
-    if faint:
-        style |= {"alpha": 0.15, "zorder": 0}
+    style |= {"alpha": 0.08 + 0.92 * float(alpha), "zorder": float(alpha)}
     ax.annotate("", end, start, arrowprops=style)
 
 
-def _write_rows(ax, T, letters):
-    for row, letter in enumerate(letters.values()):
-        for t in range(T):
-            ax.text(t, row, letter, ha="center", va="center")
-    ax.set(xlim=(-0.4, T - 0.6), ylim=(-0.3, len(letters) - 0.7), xticks=[])
-    ax.set_yticks(range(len(letters)), letters)
+def _write_rows(ax, rows):
+    """Write the states; the step of the last one, in red, is what the title counts."""
+    last = max(state for row in rows.values() for state in row if state != "x")
+    for y, states in enumerate(rows.values()):
+        for x, state in enumerate(states):
+            red = {"color": LIGHT.claim, "weight": "bold"} if state == last else {}
+            ax.text(x, y, state, ha="center", va="center", **red)
+    ax.set(xlim=(-0.4, len(states) - 0.6), ylim=(-0.3, len(rows) - 0.7), xticks=[])
+    ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
 

@@ -40,11 +40,11 @@ def about(said, name, value, slack=TRAINED):
 
 RECURRENT = caption(
     "fig03_recurrent_attention",
+    "A state must wait for its inputs; the number of a state is the step that can compute it.",
     "(a) Recurrent attention: the encoder computes its states h one after another, and so does the "
     "decoder with its states s.",
-    "Each s weighs all h into a context c (dark: the last one).",
-    "(c) Self-attention: every token weighs all tokens at once.",
-    "(e) A state must wait for its inputs.",
+    "Each s weighs all h into a context c.",
+    "(b) Self-attention: every token weighs all tokens at once.",
 )
 SYMBOLS, LENGTH, FAR = 10, 6, 24
 
@@ -83,7 +83,7 @@ def parallel_weights(network, x):
 
 
 def inputs_of(node, T):
-    """Return the nodes of panels (a) and (c) that a node reads: kinds and numbers."""
+    """Return the nodes of panels (a) and (b) that a node reads: kinds and numbers."""
     kind, t = node
     before = [(kind, t - 1)] if t else []
     return {
@@ -102,16 +102,10 @@ def in_line(node, T):
     return max(lines) + 1 if lines else 0
 
 
-@cache
-def from_first(node, T):
-    """Return the fewest steps from the first token to a node; ∞ without a way."""
-    ways = [from_first(one, T) for one in inputs_of(node, T)]
-    return 0 if node == ("x", 0) else min(ways, default=np.inf) + 1
-
-
 @RECURRENT.sentence(
-    "(b, d) The weights of two small networks trained to reverse <length> symbols (each at least "
-    "<floor> correct on new ones): in every row the mirrored position has the largest weight."
+    "The darker a blue arrow, the larger its weight in one of two small networks trained to "
+    "reverse <length> symbols (each at least <floor> correct on new ones): for every output the "
+    "mirrored position has the largest weight."
 )
 def recurrent_right(model, said):
     _, right, weights = reversing()
@@ -150,9 +144,10 @@ def recurrent_simpler(model, said):
 
 
 @RECURRENT.sentence(
-    "At <far> tokens a network as in (a) computes <line> states one after another: every h, then c "
-    "and s in turn.",
+    "(c) At <far> tokens a network as in (a) computes <line> states one after another: every h, "
+    "then c and s in turn.",
     "Self-attention computes all outputs in <once> step.",
+    "Over <far> tokens, self-attention takes <once> step, recurrent attention <line>",
 )
 def recurrent_steps(model, said):
     steps = max(in_line(("c", t), FAR) for t in range(FAR))
@@ -160,21 +155,7 @@ def recurrent_steps(model, said):
     return {name: one[name] for name in said}
 
 
-@RECURRENT.sentence("Self-attention takes one step at any length, recurrent attention ever more")
-def recurrent_title(model, said):
-    steps = [max(in_line(("c", t), T) for t in range(T)) for T in range(1, FAR + 1)]
-    assert (np.diff(steps) > 0).all()
-    assert {in_line(("a", T - 1), T) for T in range(1, FAR + 1)} == {1}
-    return {}
-
-
-@RECURRENT.sentence(
-    "The first token reaches the encoder's last state in <along> steps and every context in "
-    "<context> (x → h → c); in self-attention it reaches every output in <once>."
-)
-def recurrent_reach(model, said):
-    (context,), (once,) = ({from_first((kind, t), FAR) for t in range(FAR)} for kind in "ca")
-    return {"along": from_first(("h", FAR - 1), FAR), "context": context, "once": once}
+FILES.words("Numbers: the step that computes a state.", "Blue: darker with more trained weight.")
 
 
 @FILES.sentence("Two small networks, trained to reverse <length> of <symbols> symbols.")
