@@ -297,8 +297,7 @@ def stages_sizes(model, said):
 CARDS = caption(
     "fig05_retrieval",
     "A query is compared with the key of every word.",
-    "The result is all words ranked by weight, one card for each query, sorted by how few words it "
-    "needs.",
+    "The result is all words ranked by weight, one card for each query.",
     "A database returns one record; attention returns a mixture.",
     "[CLS] and [SEP] are removed and the rows renormalized to sum to 1.",
 )
@@ -1005,12 +1004,6 @@ def file_removed(facts, said):
     chosen = {"fig01_attention_matrix": (0, 1), "fig13_heads_of_a_layer": (1, slice(None))}
     head = chosen.get(facts.stem) or best_head(run)[:2]
     return {"share": lost[head].mean()}
-
-
-@FILES.sentence("Blue: the first words that have <share> of the weight, <mean> on average.")
-def file_blue(facts, said):
-    needed, _, best = cards(facts.model)
-    return {"share": SHARE, "mean": needed[best].mean()}
 
 
 @FILES.sentence(
