@@ -5,15 +5,13 @@
 the entropy of its weights falls to {end:.2f} (zero: one key has all). Divided by √dₖ it stays at
 {low:.2f} or more. (c) The norm of the softmax Jacobian in the median row says how much the weights
 still react. Without the scale it is larger up to dₖ = {larger}, then falls to {flat:.4f} (divided:
-{steep:.2f}): a saturated row hardly changes. With respect to q · k the divided norm is √dₖ smaller
-(dashed); from dₖ = {below} on the other is below even that. (d) In {run.model} without its scale,
-entropy falls in {lower} of {total} heads, on average from {before:.2f} to {after:.2f}, and the
-median norm of the Jacobian falls by a factor of {real:.0f}.
+{steep:.2f}): a saturated row hardly changes. (d) In {run.model} without its scale, entropy falls in
+{lower} of {total} heads, and the median norm of the Jacobian falls by a factor of {real:.0f}.
 """
 
 import matplotlib.pyplot as plt
 import torch
-from panels import CLAIM, plain_numbers, write
+from panels import CLAIM, bracket, name_axes, write
 
 import attnviz
 from attnviz.formula.attention import scores, softmax
@@ -35,28 +33,28 @@ free, kept = softmax(raw), softmax(raw / root.view(-1, 1, 1))
 free_entropy, kept_entropy = entropy(free).mean(1), entropy(kept).mean(1)
 free_norm, norm = jacobian_norm(free).median(1).values, jacobian_norm(kept).median(1).values
 end, low, flat, steep = free_entropy[-1], kept_entropy.min(), free_norm[-1], norm[-1]
-larger, below = d_k[free_norm > norm].max(), d_k[free_norm < norm / root].min()
+larger, fall = d_k[free_norm > norm].max(), steep / flat // 100 * 100
 
 result = attnviz.attend("the train left the station on time because somebody had wound the clock")
 scaled = torch.cat([softmax(record.scores().double()) for record in result])
 bare = torch.cat([softmax(record.scores().double() / record.scale) for record in result])
 scaled_entropy, bare_entropy = entropy(scaled).mean(1), entropy(bare).mean(1)
-lower, total, run = (bare_entropy < scaled_entropy).sum(), len(bare), result.provenance
-before, after = scaled_entropy.mean(), bare_entropy.mean()
-real = jacobian_norm(scaled).median() / jacobian_norm(bare).median()
+lower, total = (bare_entropy < scaled_entropy).sum(), len(bare)
+run, real = result.provenance, jacobian_norm(scaled).median() / jacobian_norm(bare).median()
 
 with attnviz.plot.style():
     fig, ((a, b), (c, d)) = plt.subplots(2, 2, figsize=(7.2, 4.4), layout="constrained")
     a.loglog(d_k, d_k, "0.7", d_k, variance, "C0o", base=2)
     b.semilogx(d_k, free_entropy, "C1o-", d_k, kept_entropy, "C0o-", base=2)
-    c.semilogx(d_k, free_norm, "C1o-", d_k, norm, "C0o-", d_k, norm / root, "C0--", base=2)
-    write(b, (2, 0.4, "no scale", "C1"), (200, 0.8, "÷ √dₖ", "C0"), (99, 0.2, "one has all", CLAIM))
-    write(c, (1, 0.3, "no scale", "C1"), (200, 0.24, "÷ √dₖ", "C0"), (200, 3e-4, "vanishes", CLAIM))
-    d.plot([0, 1], [0, 1], "0.7", scaled_entropy, bare_entropy, "C3o", clip_on=False)
-    a.set(title="a  Variance of q · k (line: dₖ)", xlabel="dₖ", ylabel="variance")
-    b.set(title="b  Entropy of the weights", xlabel="dₖ", ylabel="entropy ÷ maximum", ylim=(0, 1))
-    c.set(title="c  Gradient (dashed: by q · k)", xlabel="dₖ", ylabel="norm", yscale="log")
-    d.set(title="d  Entropy of heads (line: same)", xlabel="÷ √dₖ", ylabel="no scale", ylim=(0, 1))
-    plain_numbers(a.xaxis, a.yaxis, b.xaxis, c.xaxis, c.yaxis)
+    c.semilogx(d_k, free_norm, "C1o-", d_k, norm, "C0o-", base=2)
+    d.plot([0, 1], [0, 1], "0.7", scaled_entropy, bare_entropy, "C1o", clip_on=False)
+    write(b, (3, 0.4, "no scale", "C1"), (99, 0.78, "÷ √dₖ", "C0"), (99, 0.2, "one has all", CLAIM))
+    write(c, (40, 0.02, "no scale", "C1"), (2, 0.08, "÷ √dₖ", "C0"))
+    name_axes(a, "a  Dot products spread (line: dₖ)", "dₖ", "variance of q · k")
+    name_axes(b, "b  One key gets all the weight", "dₖ", "entropy (1: even, 0: one)", ylim=(0, 1))
+    name_axes(c, "c  The gradient vanishes", "dₖ", "norm of the gradient", yscale="log")
+    names = "entropy, divided by √dₖ", "entropy, no scale"
+    name_axes(d, f"d  So it is in {lower} of {total} heads (line: no change)", *names, ylim=(0, 1))
+    bracket(c, 1400, flat, steep, f"{fall:.0f} ×\nless")
 title = "Without the scale, one key gets all the attention as dₖ grows, and the gradient vanishes"
 fig = attnviz.plot.add_caption(fig, title=title, text=f"“{run.text}”", agreement=result.agreement)
