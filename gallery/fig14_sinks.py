@@ -1,4 +1,4 @@
-"""Content words attend mostly to tokens without content
+"""Content words give {share:.0%} of their attention to tokens without content
 
 Content words give {share:.0%} of their weight to tokens without content: {cls:.0%} to [CLS],
 {sep:.0%} to [SEP], {marks:.0%} to punctuation (means over {count} heads and {words} content words).
@@ -9,9 +9,7 @@ Uniform weights would give {uniform:.0%} (dashed). {heads} of {count} heads give
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
-import seaborn as sns
-from panels import CLAIM
+from panels import CLAIM, gray_map, stacked_bars, write
 
 import attnviz
 from attnviz.results.axis import content_words, token_groups
@@ -37,16 +35,16 @@ heads, less, layers = (total > 0.5).sum(), (total < uniform).sum(), total.mean(1
 low, high, lowest, highest = layers.argmin(), layers.argmax(), layers.min(), layers.max()
 
 with attnviz.plot.style():
-    fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.4), layout="constrained")
-    sns.heatmap(100 * total, annot=True, cmap="Greys", vmin=0, vmax=230, cbar=False, ax=left)
-    left.set(xlabel="head", ylabel="layer", title="% on [CLS], [SEP] and punctuation, by head")
-    left.tick_params(axis="y", rotation=0)
-    right.axvline(100 * uniform, color="k", lw=0.8, ls="--", label="even weights")
-    by_layer = pd.DataFrame({name: 100 * values.mean(1) for name, values in mean.items()})
-    by_layer.plot.barh(stacked=True, width=0.7, color=["#8f8f8f", "#c8c8c8", "C5"], ax=right)
-    right.axvline(100 * share, color=CLAIM, label=f"mean, {share:.0%}")
-    right.set(title="% by layer, all heads", xlim=(0, 119), xticks=(0, 50, 100), ylim=(5.5, -0.5))
-    right.legend(loc="center right", handlelength=1)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.7), layout="constrained")
+    title = f"a  {heads} of {count} heads give more than half (numbers: %)"
+    gray_map(left, total, xlabel="head", ylabel="layer", title=title)
+    by_layer = {name: 100 * values.mean(1) for name, values in mean.items()}
+    stacked_bars(right, by_layer, ("#7d7d7d", "#ababab", "C5"))
+    for x, color, name in ((uniform, "k", "if even"), (share, CLAIM, "mean of all heads")):
+        right.plot([100 * x] * 2, [-0.4, 6.1], color=color, ls="--" if color == "k" else "-")
+        write(right, (100 * x, 5.9, f" {name}: {x:.0%}", color), weight="bold", size=6)
+    right.set(title="b  The mean by layer", xlim=(0, 100), ylim=(6.2, -0.9), ylabel="layer")
+    right.set(xlabel="share of the weight of content words (%)", yticks=range(len(layers)))
 proof = attnviz.AgreementReport.joined(result.agreement for result in results)
 title = f"Content words give {share:.0%} of their attention to tokens without content"
 fig = attnviz.plot.add_caption(fig, title=title, text="Model: all-MiniLM-L6-v2", agreement=proof)

@@ -895,10 +895,9 @@ def title_of_relations(model, said):
     return {}
 
 
-@TITLES.sentence("Content words attend <how:mostly|hardly> to tokens without content")
+@TITLES.sentence("Content words give <share> of their attention to tokens without content")
 def title_of_sinks(model, said):
-    share = sinks(model)[0].mean(0).sum(0).mean()
-    return {"how": "mostly" if share > HALF else "hardly"}
+    return {"share": sinks(model)[0].mean(0).sum(0).mean()}
 
 
 @TITLES.sentence("The weights that a lesson prints are not the softmax of their scores")
