@@ -813,12 +813,12 @@ def title_of_first(model, said):
     return {"word": words[row], "way": "back" if column < row else "ahead", "other": words[column]}
 
 
-@TITLES.sentence("“<word:w>” looks ahead to “<other:w>” in some heads, not in most")
+@TITLES.sentence("“<word:w>” looks ahead to “<other:w>” in <some> of <all> heads")
 def title_of_matrix(model, said):
     row = read(model, ON_TIME).weights[:, :, 2, 1:-1].reshape(-1, 7)
     is_first = (row[:, [4]] > row[:, [0, 2, 3, 5, 6]]).all(1)  # not counting “train” itself
     assert 1 < is_first.sum() < is_first.size / 2
-    return {"word": "train", "other": "station"}
+    return {"word": "train", "other": "station", "some": is_first.sum(), "all": is_first.size}
 
 
 @TITLES.sentence(
