@@ -447,7 +447,7 @@ def draw_paragraph(
     boxes = {n: _box(places[n], MM) for n in linked}
     ends = _ends(links, {n: x + wide / 2 for n, (x, _, wide) in places.items()})
     curves = [
-        _curve((start, places[query][1]), (end, places[key][1]), step, [*taken, *boxes.values()])
+        _curve((start, places[query][1]), (end, places[key][1]), step, taken)
         for (query, key, _), (start, end) in zip(links, ends, strict=True)
     ]
     halo: list[AbstractPathEffect] = [withStroke(linewidth=1.4, foreground=theme().ground)]
