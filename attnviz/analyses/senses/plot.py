@@ -53,7 +53,7 @@ def senses(
     >>> figure = attnviz.plot.senses(attnviz.senses("bank", senses))
     """
     sentences = (occurrence.sentence for occurrence in result.occurrences)
-    texts = [result.word, *result.senses, *sentences, result.provenance.model]
+    texts = [result.word, *result.senses, *sentences, result.provenance.model, "↑↓"]
     with new_page(width, caption, texts, figure) as page:
         threads = _Threads(page, result)
         said = [*result.details, *([] if details or threads.is_wide else threads.keys)]
@@ -97,12 +97,13 @@ class _Threads:
         """What dashed and thick threads are, and whether all sentences are written."""
         unit, told, count = self.result.unit, len(self.told), self.result.counts.total()
         keys = ["Dashed: ends on the wrong side."] if any(self.wrong) else []
-        if self.thick:
-            names = f"the {unit[:-1]} that hesitates", "the two that hesitate longest"
-            keys.append(f"Thick: {names[len(self.thick) - 1]}.")
+        names = "", f"the {unit[:-1]} that hesitates", "the two that hesitate longest"
+        keys += [f"Thick: {names[len(self.thick)]}."] * bool(self.thick)
         if 0 < told < count:
             rest = "these, and an even sample of the others" if keys else "an even sample"
             keys.append(f"Written out are {told} of {count}: {rest}.")
+        if told and any(one.strongest for one in self.result.occurrences):
+            keys.append(f"Underlined: gets most attention in layer {self.result.attention_layer}.")
         return keys
 
     def draw(self, top: float) -> float:
@@ -133,8 +134,7 @@ class _Threads:
         places = top + size * (high - heights.clip(low, high)) / (high - low)
         zero, bottom = top + size * high / (high - low), top + size
         below = theme().masked if len(result.strips) > 1 else _color(result, "side_pale", 1)
-        panel = [self.left, self.right]
-        pale = _color(result, "side_pale", number)
+        panel, pale = [self.left, self.right], _color(result, "side_pale", number)
         for edge, color in ((top, pale), (bottom, below)):
             ax.fill_between(panel, edge, zero, color=color, alpha=0.42, linewidth=0)
         ax.plot(panel, [zero, zero], c=theme().muted, lw=0.7, zorder=1, label="decision")
@@ -185,9 +185,10 @@ class _Threads:
             return
         members = result.strips[number]
         right = float(result.right[-1, members].sum())
-        below = max(zero, mute(name(top, number), [f"{right:.3g} of {len(members)}"]))
+        up = ["nearer to", "its own ↑"] if bottom - top > 5 * line else []
+        below = max(zero, mute(name(top, number), [f"{right:.3g} of {len(members)}", *up]))
         if below + 2 * line <= bottom + MM:
-            mute(below, ["nearer to", "another"])
+            mute(below, ["nearer to", "another ↓"])
 
     def write_sentences(self, ax: Axes, ends: dict[int, float], top: float, bottom: float) -> None:
         """Write the sentences of the threads that end there, each as near to its end as it can."""
@@ -225,7 +226,7 @@ class _Threads:
         names = ["static", *map(str, range(1, self.last)), "output"]
         claimed, placed = self.result.claimed or -1, dict[float, float]()
         below, line = top + 1.2 * MM, line_height(points)
-        has_shares = self.is_wide and self.last < _SHALLOW
+        has_shares, context = self.is_wide and self.last < _SHALLOW, self.result.context
         ax.plot([self.left, self.right], [top, top], color=theme().muted, linewidth=0.5)
         every = range(0, self.last, 1 if self.last < _SHALLOW else 5)
         for n in dict.fromkeys([claimed % (self.last + 1), self.last, 0, *every]):
@@ -238,11 +239,16 @@ class _Threads:
             color, weight = (theme().claim, "bold") if n == claimed else (None, "normal")
             page.write(x, below, lines, points=points, color=color, weight=weight, align="center")
         if has_shares:
-            edge, lines = self.left - 6.5 * MM, ["layer", "own side"]
-            return page.write(edge, below, lines, color=theme().muted, align="right")
+            edge, mute = self.left - 6.5 * MM, partial(page.write, color=theme().muted)
+            end = mute(edge, below, ["layer", "own side"], align="right")
+            mute(page.left, end, [name := "other words alone"])
+            start, y = page.left + page.ruler.width(name, SMALL_SIZE) + MM, end + 0.45 * line
+            page.line((start, y), (self.right - 4 * MM, y))
+            return mute(self.right, end, [f"{context.accuracy:.0%}"], align="center")
         top = below + line + MM
         _draw_accuracy(page.axes(self.left, top, self.right - self.left, _SMALLEST), self.result)
         lines, top = [f"{scores[-1].accuracy:.0%} on their own side"], top + _SMALLEST + 0.5 * MM
+        lines.append(f"gray line: {context.accuracy:.0%} by the other words alone")
         return page.write(self.right, top, lines, points=points, align="right")
 
     def list_alike(self, top: float) -> float:
@@ -264,6 +270,7 @@ def _draw_accuracy(ax: Axes, result: SensesResult) -> None:
     states = range(len(accuracy))
     ax.fill_between(states, low, high, color=theme().faint, linewidth=0)
     ax.axhline(result.chance, color=theme().gray, linewidth=0.5, dashes=(4, 4))
+    ax.axhline(result.context.accuracy, color=theme().gray, linewidth=1)
     ax.plot(states, accuracy, color=theme().ink, linewidth=1)
     ends = ((0.0, "0"), (1.0, "100%"))
     ticks = {y: name for y, name in ends if abs(y - result.chance) > 0.3} | {result.chance: "guess"}
@@ -319,8 +326,7 @@ def _caption_parts(result: SensesResult, *, details: bool) -> list[str]:
     threads = (
         f"up{down}: cosine to the centroid of its own sense minus that of the nearest other, "
         "both without its sentence; clipped without context",
-        f"underlined: the content word with most attention in layer {result.attention_layer}",
-        "attention: mean of all heads, special tokens left out",
+        "attention to underlined words: mean of all heads, special tokens left out",
         "band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences",
     )
     planes = (

@@ -90,8 +90,8 @@ LABELS = {
     "weight ÷ even weight", "of the range", "share", "right", "entering layer", "95% of shuffles",
     "contribution", "its contribution", "patching one head", "units of the hidden state",
     "main other direction →", "none", "■", "□", "value", "routing", "printed",
-    "static", "output", "guess", "own side", "nearer to", "another", "undecided", "from here on",
-    "here",
+    "static", "output", "guess", "own side", "nearer to", "its own ↑", "another ↓", "undecided",
+    "from here on", "here", "other words alone",
 }  # fmt: skip
 
 

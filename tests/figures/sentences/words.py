@@ -257,7 +257,7 @@ def senses_rule(facts, said):
 
 
 @SENSES.sentence(
-    "Underlined: the content word with most attention in layer <layer>.",
+    "Underlined: gets most attention in layer <layer>.",
     "content words that get most of its attention in layer <layer>",
 )
 def senses_layer(facts, said):
@@ -286,7 +286,7 @@ def senses_planes(facts, said):
 
 SENSES.words(
     "Entering layer 0 the word differs only by its position, so dots may coincide.",
-    "Attention: mean of all heads, special tokens left out.",
+    "Attention to underlined words: mean of all heads, special tokens left out.",
     "Band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences.",
     "Hollow: nearer to another sense.",
     "layer accuracy interval p shuffled silhouette macro",
@@ -344,6 +344,11 @@ def senses_at_end(facts, said):
     return {"share": scores(facts)[-1]}
 
 
+@SENSES.sentence("gray line: <share> by the other words alone")
+def senses_beside(facts, said):
+    return {"share": others_right(facts)}
+
+
 @SENSES.sentence("<right> of <count>")
 def senses_of_strip(facts, said):
     kept, counts = counted(facts)
@@ -393,8 +398,8 @@ def interval(score, prefix=""):
 
 @SENSES.sentence("<share>")
 def senses_share(facts, said):
-    """The numbers below the layers."""
-    return [{"share": share} for share in scores(facts)]
+    """The numbers below the layers, and the one of the other words."""
+    return [{"share": share} for share in (*scores(facts), others_right(facts))]
 
 
 @SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro>")
