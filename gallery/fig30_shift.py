@@ -5,9 +5,9 @@
 Where they end, the gap between them is {far:.0%} of the length of the vector. The bricks split this
 gap over all words, layers and heads: “{cause}” adds {credit:.0%}, the next word, “{second}”,
 {less:.0%}, and all parts sum to the gap up to {error:.0e}. A split changes no word, so each other
-word was also masked in a separate run (the lines beside the bricks): masking “{cause}” takes
-{lost:.0%} of the gap away, masking “{second}” {lost_too:.0%}. Split and effects need not agree:
-here their rank correlation is {rho:.2f}.
+word was also masked in a separate run (the thin bars): masking “{cause}” takes {lost:.0%} of the
+gap away, masking “{second}” {lost_too:.0%}. Split and effects need not agree: here their rank
+correlation is {rho:.2f}.
 """
 
 import attnviz

@@ -31,11 +31,11 @@ _DOTTED = 12  # states at most that have a dot
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
 _LEAST, _OTHERS, _COLUMN = 1.1 * MM, 0.3 * MM, 0.6 * MM  # a named brick, others, and a column
-_STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # lines: between, beyond the panel, their ends
+_STEP, _OVER, _TICK = 1.2 * MM, 3.0 * MM, 0.4 * MM  # between columns, beyond the panel, at words
 _ROW, _LINE = line_height(SMALL_SIZE), line_height(TEXT_SIZE)
 # Millimeters: the sides and the numbers left of the panel, the panel at most and its height, what
-# is between it and the bricks, a brick, and the guide to its word.
-_WIDE_SIZES, _NARROW_SIZES = (17, 9, 98, 58, 9, 6.5, 4), (12.5, 4.5, 31, 52, 4, 4, 2.4)
+# is between it and the bricks, a brick, the guide to its word, and the bars behind its numbers.
+_WIDE_SIZES, _NARROW_SIZES = (17, 12, 90, 58, 9, 6.5, 4, 22), (12.5, 6.5, 31, 52, 4, 4, 2.4, 8)
 
 
 @figure
@@ -51,7 +51,7 @@ def shift(
 
     One path is that of the word in the text, the other that in the reference. The gap between their
     ends is a stack of bricks, one for each word, as tall as what it adds; a second stack leads
-    back. The line beside a brick is what masking its word takes.
+    back. The thin bar beside the numbers of a word is what masking it takes.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class _Picture:
         self.page, self.result, self.width = page, result, page.ruler.width
         self.claim, self.credited = result.strongest, result.credited
         sizes = _WIDE_SIZES if page.width >= WIDE else _NARROW_SIZES
-        sides, numbers, most, tall, apart, self.brick, guide = (size * MM for size in sizes)
+        sides, numbers, most, tall, apart, self.brick, guide, self.bars = (s * MM for s in sizes)
         words = " ".join(result.regions).split()
         longest = max((self.width(word, TEXT_SIZE, "bold") for word in words), default=0.0)
         sides = min(max(sides, longest + 5 * MM), sides + 9 * MM) if words else numbers
@@ -174,22 +174,23 @@ class _Picture:
         self.bottom, self.low, high = self.top + tall, *_range(result)
         self.unit = tall / (high - self.low)  # the length of the way
         self.stack()
-        self.measure()
         self.header = next(iter(result.changed), "")
         widest = max(self.width(brick.label, SMALL_SIZE, "bold") for brick, *_ in self.placed)
         takes = self.width(self.header, SMALL_SIZE) + _STEP if self.header else 0.0
         numbers = takes + self.width("adds", SMALL_SIZE) + 2 * _STEP
-        lines = self.brick + self.levels * _STEP + 2 * _TICK
-        beside = apart + lines + (self.brick + _STEP) * self.is_back + guide
-        free = page.right - self.left - beside - numbers
+        beside = apart + self.brick + (self.brick + _STEP) * self.is_back + guide
+        self.bars *= bool(self.header) and self.has_paths
+        free = page.right - self.left - beside - numbers - self.bars
         panel = min(most, max(free - widest, free - 16 * MM, 0.0)) if self.has_paths else -apart
         self.right = self.left + panel
         self.first, self.words = self.right + apart, self.right + beside
-        self.second = self.first + lines
-        self.takes = min(page.right, self.words + widest + numbers)
+        self.second = self.first + self.brick + _STEP
+        self.takes = min(page.right - self.bars, self.words + widest + numbers)
         self.adds = self.takes - takes
         middles = [edge + tall / 2 for _, edge, tall in self.placed]
         self.rows = spread(middles, _ROW, self.top - 0.5 * _ROW, self.bottom + _OVER)
+        rows = zip(self.rows, (brick for brick, *_ in self.placed), strict=True)
+        self.tested = [row for row in rows if self.bars and row[1].takes == row[1].takes]
         self.end = max(self.bottom + _ROW + 1.5 * MM, max(self.rows) + 1.6 * _ROW)
         self.ax = page.canvas(page.left, top, page.room, self.end - top)
         self.write = partial(page.label, self.ax)
@@ -222,21 +223,6 @@ class _Picture:
                 self.placed.append((brick, edge, abs(brick.adds) * unit))
                 edge += abs(brick.adds) * unit
 
-    def measure(self) -> None:
-        """Place a line for what changing each word takes; those that overlap are side by side."""
-        self.lines: list[tuple[int, _Brick, float, float]] = []  # level, upper and lower end
-        lasts: list[float] = []  # the lower end of the last line of each level
-        for brick, edge, _ in self.placed:
-            length = brick.takes * self.zoom * self.unit
-            if brick.adds > 0 and abs(length) >= _TICK:
-                low, high = sorted((edge, edge + length))
-                low, high = max(low, self.top - _OVER), min(high, self.bottom + _OVER)
-                free = (n for n, last in enumerate(lasts) if last < low - _OTHERS)
-                level = next(free, len(lasts))
-                lasts[level : level + 1] = [high]
-                self.lines.append((level, brick, low, high))
-        self.levels = max(1, len(lasts))
-
     def draw(self) -> float:
         if self.has_paths:
             self.draw_paths()
@@ -250,13 +236,13 @@ class _Picture:
             x, y = self.second + self.brick * (brick.adds < 0), edge + tall / 2
             guide = x + (self.words - _TICK - x) * along, y + (row - y) * bent
             self.ax.plot(*guide, color=theme().gray, linewidth=0.4, zorder=1)
-        self.draw_lines()
+        if self.tested:
+            self.draw_bars()
         self.write_words()
         if self.zoom != 1:
             place = self.first + self.brick / 2, min(self.corners[:2]) - 0.6 * _ROW
-            self.write(
-                *place, f"× {self.zoom:.1f}", color=theme().muted, weight="bold", ha="center"
-            )
+            look: dict[str, Any] = {"color": theme().muted, "weight": "bold", "ha": "center"}
+            self.write(*place, f"× {self.zoom:.1f}", **look)
         key = "" if self.page.caption == "none" else " ".join(self.key())
         return self.page.paragraph(self.page.left, self.end + MM, key, self.page.room)
 
@@ -290,6 +276,7 @@ class _Picture:
         """Write the names of the regions at 1 and at 0, in lines if they are long."""
         edge, colors = self.left - 1.6 * MM, theme()
         left = edge - self.width("0", SMALL_SIZE) - 0.9 * MM
+        unit, free = f"share of the {'way' if self.result.regions else 'gap'}", self.unit
         for n, y in enumerate(self.y((1, 0)).tolist()):
             self.ax.hlines(y, self.left - MM, self.left, color=colors.muted, linewidth=0.5)
             self.write(edge, y, str(1 - n), color=colors.muted, ha="right")
@@ -300,6 +287,10 @@ class _Picture:
                 lines = lines if len(lines) <= most else [*lines[: most - 1], "…"]
                 look = {"color": colors.side_text[n], "fontsize": TEXT_SIZE, "weight": "bold"}
                 self.write(left, y, "\n".join(lines), ha="right", va="center", **look)
+                free -= len(lines) * _LINE / 2
+        if self.width(unit, SMALL_SIZE) < free:
+            look = {"color": colors.muted, "rotation": 90, "ha": "right", "va": "center"}
+            self.write(left, self.y(0.5), unit, **look)
 
     def draw_layers(self) -> None:
         last, below, muted = self.result.place.shape[1] - 1, self.bottom + 0.6 * MM, theme().muted
@@ -320,6 +311,8 @@ class _Picture:
         row = below + 0.9 * MM + _ROW / 2
         for n in shown:
             self.write(xs[n], row, names[n], ha="center", fontsize=points)
+        if self.page.left + self.width("layer", points) < xs[0] - halves[0]:
+            self.write(self.page.left, row, "layer", color=muted, fontsize=points)
 
     def draw_gap(self) -> None:
         """Draw the gap at the edge of the panel, and as long as it is where the bricks are."""
@@ -348,16 +341,18 @@ class _Picture:
             size = self.brick - 2 * rim, tall - 2 * rim
             self.ax.add_patch(Rectangle((left + rim, top + rim), *size, **look))
 
-    def draw_lines(self) -> None:
-        """Draw what changing each word takes, beside its brick; a cut end has no tick."""
-        against = theme().side_text[self.result.sign > 0]
-        for level, brick, low, high in self.lines:
-            x = self.first + self.brick + 2 * _TICK + (level + 0.5) * _STEP
-            ink, thick = (theme().ink, 1.7) if brick.word == self.credited else (theme().muted, 0.7)
-            color = ink if brick.takes > 0 else against
-            self.ax.vlines(x, low, high, color=color, linewidth=thick, zorder=5)
-            ends = [*{low, high} - {self.top - _OVER, self.bottom + _OVER}]
-            self.ax.hlines(ends, x - _TICK, x + _TICK, color=color, linewidth=0.6, zorder=5)
+    def draw_bars(self) -> None:
+        """Draw what changing each word takes over what it adds."""
+        ends = [0.0, *(end for _, brick in self.tested for end in (brick.adds, brick.takes))]
+        unit = min((self.bars - _STEP) / max(max(ends) - min(ends), 1e-9), self.zoom * self.unit)
+        zero = self.takes + _STEP - min(ends) * unit
+        for row, brick in self.tested:
+            pale = theme().side_pale[brick.adds * self.result.sign < 0]
+            dark = theme().claim if brick.word == self.claim else theme().muted
+            for share, tall, color in ((brick.adds, 2 * MM, pale), (brick.takes, 0.8 * MM, dark)):
+                self.ax.barh(row, share * unit, tall, zero, color=color, linewidth=0)
+        edges = self.tested[0][0] - 0.5 * _ROW, self.tested[-1][0] + 0.5 * _ROW
+        self.ax.vlines(zero, *edges, color=theme().muted, linewidth=0.5)
 
     def write_words(self) -> None:
         """Write the word of each brick, what it adds, and what changing it takes; then the sum."""
@@ -365,11 +360,11 @@ class _Picture:
         gap = fraction(abs(self.result.share(self.result.decomposition.total)))
         self.write_row(top - _ROW, ("", "adds", self.header), (ink, muted, muted))
         for row, (brick, *_) in zip(self.rows, self.placed, strict=True):
-            weight = "bold" if brick.word == self.claim else "normal"
+            red, weight = (theme().claim, "bold") if brick.word == self.claim else ("", "normal")
             texts = brick.label, fraction(brick.adds), fraction(brick.takes)
             color = theme().side_text[brick.adds * self.result.sign < 0]
-            known = (ink, color, ink if brick.word == self.claim else muted)
-            self.write_row(row, texts, known if brick.word >= 0 else (muted,) * 3, weight)
+            looks = (red or ink, color, red or muted) if brick.word >= 0 else (muted,) * 3
+            self.write_row(row, texts, looks, weight)
         self.write_row(last, ("gap", gap, ""), (ink, ink, ink), "bold")
         self.ax.hlines(last - _ROW / 2, self.adds - 6 * MM, self.adds, color=muted, linewidth=0.4)
 
@@ -388,8 +383,8 @@ class _Picture:
     def key(self) -> Iterator[str]:
         zoom = "" if self.zoom == 1 else f", {self.zoom:.1f} times as large"
         yield f"The bricks sum to the gap between both ends{zoom}."
-        if self.lines:
-            yield f"The line beside a brick is what {self.result.changing} its word takes."
+        if self.tested:
+            yield f"Thin bars: what {self.result.changing} a word takes; wide, pale: what it adds."
         if self.result.rails is not None and self.has_paths:
             yield "Dotted: the regions, as far apart as each layer has them."
         if self.result.unread:
@@ -433,13 +428,12 @@ def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
         ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
         ax.yaxis.label.set_color(theme().muted)
         if mesh is not None:
-            bar = page.bar(left + across + style.BAR_GAP, below, tall)
-            layout.color_bar(mesh, bar, "contribution")
+            beside = left + across + style.BAR_GAP
+            layout.color_bar(mesh, page.bar(beside, below, tall), "contribution")
         if draw is _draw_value_and_routing:
-            key = below + tall + style.AXIS_ROOM
             colors = theme().cycle[3], theme().cycle[5]
             named = zip("■■", colors, ("value", "routing"), strict=True)
-            page.legend(left, key, page.right, named)
+            page.legend(left, below + tall + style.AXIS_ROOM, page.right, named)
     return top + 0.2 + tall + style.AXIS_ROOM + 0.15
 
 

@@ -5,13 +5,13 @@ from functools import cache
 from itertools import cycle
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 import torch
 import transformers
 from families import tiny
 from figures.test_layout import check_layout
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from readable_text import check_texts
@@ -27,7 +27,7 @@ from attnviz.attribution import deeplift
 from attnviz.attribution.decomposition import FrozenNonlinearities
 from attnviz.errors import InputError, ModelError
 from attnviz.figures import style
-from attnviz.results.text import raised
+from attnviz.results.text import fraction, raised
 
 CASH = "The bank was full of cash."
 PAIR = "The bank was full of {mud|cash}."
@@ -684,17 +684,48 @@ def is_shortened(label, word):
     return bool(dots) and word.startswith(start) and word.endswith(end)
 
 
-def test_a_measured_line_is_as_long_as_what_masking_takes(shores):
-    river = shores.names.index("river")
-    bricks, table, way, ax = picture_of(shores)
-    lines = [one for one in ax.collections if isinstance(one, LineCollection)]
-    (thick,) = [one for one in lines if one.get_linewidth()[0] == 1.7]
-    ((_, top), (_, bottom)) = thick.get_segments()[0]
-    assert bottom - top == pytest.approx(shores.share(shores.causal["mask"][river]) * way, rel=1e-3)
+@pytest.mark.parametrize("name", NAMES)
+def test_thin_bars_are_as_long_as_what_masking_takes_and_wide_ones_as_what_it_adds(pictured, name):
+    """From a common zero, in one unit, beside the numbers of their word."""
+    result = pictured[name]
+    bricks, table, _, ax = picture_of(result, width=183)
+    numbers = {y: row for y, row in table[1:-1] if len(row) == 3}
+    bars = [bar for container in ax.containers for bar in container]
+    assert len(bars) == 2 * len(numbers)
+    zero = {round(bar.get_x(), 4) for bar in bars}
+    assert len(zero) == 1
+    sign = 1 if result.decomposition.total > 0 else -1
+    credit = result.credit if result.is_all_paths else result.direct
+    lengths = {}
+    for bar in bars:
+        y, tall = bar.get_y() + bar.get_height() / 2, bar.get_height()
+        row = numbers[min(numbers, key=lambda other: abs(other - y))]
+        assert min(abs(other - y) for other in numbers) < 1e-3
+        lengths[row[0], tall < 1.5 / 25.4] = bar.get_width()
+    known = {raised(word): n for n, word in enumerate(result.names)}
+    shown = [(known[label], label) for label, is_thin in lengths if is_thin and label in known]
+    adds = np.array([sign * credit[n].item() / result.way for n, _ in shown])
+    takes = np.array([sign * result.tested[n].item() / result.way for n, _ in shown])
+    thin, wide = ([lengths[label, is_thin] for _, label in shown] for is_thin in (True, False))
+    unit = np.abs(wide).sum() / np.abs(adds).sum()
+    rows = sorted(bricks, key=lambda brick: brick[1])
+    tall = {row[0]: brick[2] for (_, row), brick in zip(table[1:-1], rows, strict=True)}
+    assert all(abs(x) <= tall[label] + 1e-6 for x, (_, label) in zip(wide, shown, strict=True))
+    assert np.allclose(wide, adds * unit, atol=1e-6)
+    assert np.allclose(thin, takes * unit, atol=1e-6)
+
+
+def test_the_claim_is_red_in_its_bar_its_numbers_and_its_frame(shores):
+    bricks, table, _, ax = picture_of(shores)
+    red = [text.get_text() for text in ax.texts if to_hex(text.get_color()) == style.theme().claim]
+    assert red == ["river", fraction(shores.share(shores.causal["mask"][shores.strongest]))]
+    bars = [bar for container in ax.containers for bar in container]
+    (bar,) = [one for one in bars if to_hex(one.get_facecolor()) == style.theme().claim]
     claim = [one for one in ax.patches if to_hex(one.get_edgecolor()) == style.theme().claim]
     assert [one.get_zorder() for one in claim] == [5]  # the frame, of one brick
     middle = claim[0].get_y() + claim[0].get_height() / 2
     row = table[[text[0] for _, text in table].index("river")][0]
+    assert bar.get_y() + bar.get_height() / 2 == pytest.approx(row, abs=1e-3)
     assert min(bricks, key=lambda b: abs(b[1] - middle))[1] == pytest.approx(middle)
     assert abs(row - middle) < 0.1
 

@@ -391,9 +391,8 @@ def gap_bricks(model, said):
 
 
 @GAP.sentence(
-    "A split changes no word, so each other word was also masked in a separate run (the lines "
-    "beside the bricks): masking “<word:w>” takes <lost> of the gap away, masking “<second:w>” "
-    "<less>."
+    "A split changes no word, so each other word was also masked in a separate run (the thin "
+    "bars): masking “<word:w>” takes <lost> of the gap away, masking “<second:w>” <less>."
 )
 def gap_masked(model, said):
     whole, _, takes, moved = gap(model)

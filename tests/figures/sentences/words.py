@@ -813,8 +813,10 @@ def shift_gap(facts, said):
     return {"zoom": said["zoom"] and OneOf([read_number(said["zoom"])[0]])}
 
 
-@SHIFT.sentence("The line beside a brick is what <how:masking|hiding> its word takes.")
-def shift_lines(facts, said):
+@SHIFT.sentence(
+    "Thin bars: what <how:masking|hiding> a word takes; wide, pale: what it adds.",
+)
+def shift_bars(facts, said):
     return {"how": moved_by(facts).verb}
 
 
@@ -880,6 +882,8 @@ SHIFT.words(
     "output",
     "here",
     "alone",
+    "share of the gap",
+    "share of the way",
     "adds",
     "masked",
     "hidden",
