@@ -345,8 +345,8 @@ def _describe_result(
 
 
 def _findings(result: AttentionResult, attention: Attention) -> list[Json]:
-    """Return what the map of each head shows, as its figure says; nothing of a longer text."""
-    if not _is_short(attention):
+    """Return what the map of each head shows, as its figure says; nothing of a very long text."""
+    if not _is_short(attention, 8 * _OVERVIEW_SIDE):
         return []
     of_stack, layer = result.stack(attention.stack), attention.layer
     maps = compute.head_maps(of_stack, layer=layer)
@@ -454,11 +454,11 @@ def align_stacks(
     return aligned
 
 
-def _is_short(attention: Attention) -> bool:
-    """Whether the page has the whole maps of a text, and knows its words."""
+def _is_short(attention: Attention, most: int = _OVERVIEW_SIDE) -> bool:
+    """Whether the page has the whole maps of a text of at most some tokens, and knows its words."""
     axes = attention.query_axis, attention.key_axis
     return isinstance(attention, AttentionRecord) and all(
-        axis.word_labels and len(axis) <= _OVERVIEW_SIDE for axis in axes
+        axis.word_labels and len(axis) <= most for axis in axes
     )
 
 

@@ -17,6 +17,7 @@ from playwright.sync_api import expect
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import attnviz
+from attnviz.figures.claims import of_map
 from attnviz.interactive.page import view
 from tests.interactive.serve.live_server import serving_in_thread
 
@@ -289,6 +290,19 @@ def test_the_drawing_of_a_word_is_read_and_fits(served, open_page, kind):
         expect(output).to_have_text(rest)
 
 
+def test_the_title_of_a_head_on_a_long_text_is_that_of_its_figure(saved, open_page, model):
+    result = model.attend(SENTENCE * 20)
+    assert len(result.attentions[0].query_axis) > 64
+    page = open_page(saved("pooled"), height=1000)
+    for layer, head in ((0, 2), (1, 1), (5, 3)):
+        page.evaluate(f"""() => document.querySelector('.attnviz').attnviz.show(
+            {{view: 'head', layer: {layer}, heads: [{head}]}})""")
+        assert settle(page) == "head"
+        said = of_map(attnviz.attention_map(result, layer=layer, head=head))
+        title = f"{said.title}: lines between"
+        assert page.locator(".stage canvas").get_attribute("aria-label").startswith(title)
+
+
 def test_a_text_of_several_sentences_is_written_out_beside_its_map(saved, open_page, model):
     page = open_page(saved("sentences"), height=1000)
     page.evaluate("""() => document.querySelector('.attnviz').attnviz.show(
@@ -316,6 +330,14 @@ def test_a_text_of_several_sentences_is_written_out_beside_its_map(saved, open_p
     of_sentences = sums / sums.sum(1, keepdim=True)
     cells = [f"{share:.2f}".removeprefix("0") for share in of_sentences.flatten() if share >= 0.25]
     assert cells
+    for cell in itertools.product(range(4), repeat=2):
+        script = "cell => document.querySelector('.attnviz').attnviz.locate({sentences: cell})"
+        place = page.evaluate(script, cell)
+        page.mouse.move(place["x"], place["y"])
+        named = [rf"{n + 1} The old train left" for n in cell]
+        share = f"{of_sentences[cell]:.0%}"
+        said = rf"{named[0]} → {named[1]}\s+{share}\s*of the weight between words"
+        expect(page.locator("[role=tooltip]")).to_have_text(re.compile(said))
     assert [one for one in texts if re.fullmatch(r"\.\d\d", one)] == cells
     page.locator("[data-control='view-grid']").click()
     assert settle(page) == "grid"

@@ -190,6 +190,10 @@ def test_the_bricks_of_a_shift_sum_to_its_gap(page, served_bundled, model):
     assert panel.locator(".rail").count() == 2
     said, claimed = panel.locator("output"), panel.locator(".brick.claimed")
     adds, takes = (result.along(of)[result.strongest] for of in (result.parts, result.tested))
+    bars = [claimed.locator(name).bounding_box() for name in (".again", ".takes")]
+    assert bars[1]["width"] / bars[0]["width"] == pytest.approx(takes / adds, rel=0.02)
+    assert bars[0]["x"] == pytest.approx(bars[1]["x"], abs=0.1)
+    expect(panel.locator("svg").last).to_contain_text("share of the way")
     expected = f"river: adds {adds:.2f}, masked {takes:.2f}".replace(" 0.", " .")
     panel.locator(".part", has_text="river").hover()
     expect(said).to_have_text(expected)

@@ -5,8 +5,8 @@ import { matrix, type Matrix } from "./matrix";
 import type { Side, Table } from "./maps";
 import { measure, type Pen } from "./pen";
 import type { Look } from "./reader";
-import type { Box } from "./scene";
-import { clip, literal, share } from "./text";
+import type { Box, Line } from "./scene";
+import { clip, literal, share, weight as written } from "./text";
 
 interface Link {
   query: number;
@@ -22,11 +22,15 @@ interface Word {
 export interface Paragraph {
   /** The lower edge. */
   end: number;
-  /** `spot`: the word that is pointed at, with all its links; `marked`: whether the claim is. */
-  draw(pen: Pen, spot: { row: number | null; column: number | null }, marked: boolean): void;
+  /** `spot`: the word that is pointed at, with all its links; `marked`: whether the claim is; `cell`: the sentences that are pointed at. */
+  draw(pen: Pen, spot: { row: number | null; column: number | null }, marked: boolean, cell?: [number, number]): void;
   /** The word at a place, by its number among the visible ones. */
   word(x: number, y: number): number | null;
   center(word: number): [number, number];
+  /** The cell of two sentences at a place, its middle, and what it says. */
+  cell(x: number, y: number): [number, number] | null;
+  middle(cell: [number, number]): [number, number];
+  say(cell: [number, number]): Line[];
 }
 
 export const MOST_WORDS = 40; // under arcs
@@ -121,7 +125,7 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
     }
     return [sums, hidden];
   }
-  function draw(pen: Pen, { row, column }: { row: number | null; column: number | null }, marked: boolean): void {
+  function draw(pen: Pen, { row, column }: { row: number | null; column: number | null }, marked: boolean, at?: [number, number]): void {
     const pointed = row ?? column;
     const ofWord = Array.from({ length: n }, (_, m): Link => (row !== null ? { query: row, key: m, weight: table.values[row * n + m] } : { query: m, key: column!, weight: table.values[m * n + column!] }))
       .filter(({ query, key, weight }) => query !== key && numbers[query] >= 0 && numbers[key] >= 0 && weight >= 2 / n);
@@ -162,7 +166,7 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
     pen.text("Where the words of each sentence look", 0, head, { size: 13, bold: true, fill: theme.ink });
     pen.text("Rows look at columns: share of the weight between words", 0, head + 17, { size: 11, fill: theme.muted });
     const cell = claim && marked ? claim.map((m) => numbers[m]) as [number, number] : null;
-    map.draw(pen, null, null, 0, cell && Math.min(...cell) < 0 ? null : cell);
+    map.draw(pen, at?.[0] ?? null, at?.[1] ?? null, 0, cell && Math.min(...cell) < 0 ? null : cell);
   }
   /** Lead from a dashed box to a solid one: between lines, then across them. */
   function wire({ query, key }: Link, lane: number): [number, number][] {
@@ -193,5 +197,11 @@ export function paragraph(theme: Theme, side: Side, starts: number[], table: Tab
       return found < 0 ? null : found;
     },
     center: (m) => [words[m].x + words[m].w / 2, words[m].y],
+    cell: (px, py) => {
+      const { row, column } = map.at(px, py) ?? {};
+      return row === undefined || column === undefined ? null : [row, column];
+    },
+    middle: ([a, b]) => map.center(a, b),
+    say: ([a, b]) => [[{ token: named(a) }, " → ", { token: named(b) }, `  ${masked[a * count + b] ? written(0, 0) : share(shares[a * count + b])}`], ["of the weight between words"]],
   };
 }

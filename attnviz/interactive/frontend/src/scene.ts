@@ -14,6 +14,8 @@ export interface Spot {
   row?: number;
   column?: number;
   dimension?: number;
+  /** The sentence that looks, and the one it looks at. */
+  sentences?: [number, number];
   /** The drawing of the view that contains it. */
   part?: string;
 }

@@ -72,7 +72,7 @@ export function senses(shown: Senses): HTMLElement {
     const pitch = (size.wide ? [19, 17, 16] : [16, 15, 14.5])[crowd];
     const names = senses.map((name) => clip(literal(name), size.wide ? 120 : 72, (text) => measure(text, size.text, true)));
     const hasShares = size.wide && last <= 12;
-    const muted = isPair ? ["nearer to", "undecided"] : ["nearer to", "10 of 10"];
+    const muted = isPair ? ["nearer to", "undecided"] : ["nearer to", "another ↓", "10 of 10"];
     const aside = hasShares ? measure("100%", size.small, true) / 2 + 2 : 0; // of the name of the rows below
     const left = Math.ceil(8 + Math.max(...names.map((name) => measure(name, size.text, true)), ...muted.map((text) => measure(text, size.small)), aside && aside + measure("own side", size.small)));
     const end = left + (size.wide ? 0.42 : 0.36) * (size.width - left);
@@ -147,8 +147,10 @@ export function senses(shown: Senses): HTMLElement {
       }
       name(number, top + 0.5 * high);
       mute(`${Number(strip.reduce((sum, n) => sum + right[n]!, 0).toFixed(1))} of ${strip.length}`, top + 1.6 * high);
-      const below = Math.max(zero, top + 2.2 * high);
-      if (below + 2 * high <= bottom + 4) ["nearer to", "another"].forEach((text, n) => mute(text, below + (n + 0.6) * high));
+      const hasRoom = bottom - top > 5 * high;
+      if (hasRoom) ["nearer to", "its own ↑"].forEach((text, n) => mute(text, top + (n + 2.6) * high));
+      const below = Math.max(zero, top + (hasRoom ? 4.2 : 2.2) * high);
+      if (below + 2 * high <= bottom + 4) ["nearer to", "another ↓"].forEach((text, n) => mute(text, below + (n + 0.6) * high));
     }
 
     let foot = bottom + 4;

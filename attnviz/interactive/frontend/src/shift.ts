@@ -39,7 +39,7 @@ const STRONG: [ofWay: number, ofGap: number] = [0.04, 0.07]; // words of the tex
 const [BEFORE, AFTER] = [".,;:!?)]}”’…%", "([{“‘"]; // without a blank before it, and after it
 // Pixels.
 const [LEAST, OTHERS, COLUMN] = [4.5, 1.2, 2.4]; // of a named brick, of others, and of a column
-const [ROW, STEP, OVER, TICK] = [17, 6, 12, 2]; // a row of the table; lines: between, beyond the panel, their ends
+const [ROW, STEP, OVER] = [17, 6, 12]; // a row of the table, between columns, beyond the panel
 const NAMED = 14; // bricks at most
 
 export function shift(shown: Shift): HTMLElement {
@@ -128,17 +128,11 @@ export function shift(shown: Shift): HTMLElement {
         return { ...brick, top: edge - tall, tall, second: number > 0 };
       });
     });
-    // A line for what changing each word takes; those that overlap are side by side.
-    const ends: number[] = [];
-    const lines = bricks.flatMap(({ adds, takes, top: edge }, n) => {
-      const length = (takes ?? 0) * zoom * unit;
-      if (adds <= 0 || Math.abs(length) < TICK) return [];
-      const [from, to] = [Math.max(Math.min(edge, edge + length), top - OVER), Math.min(Math.max(edge, edge + length), bottom + OVER)];
-      const free = ends.findIndex((end) => end < from - 1.5);
-      const level = free < 0 ? ends.length : free;
-      ends[level] = to;
-      return [{ n, level, from, to }];
-    });
+    // A bar for what changing each word takes, over one for what it adds.
+    const ends = bricks.flatMap(({ adds, takes }) => (takes === null ? [] : [adds, takes]));
+    const [lowest, highest] = [Math.min(0, ...ends), Math.max(0, ...ends)];
+    const bars = ends.length ? (size.wide ? 96 : 40) : 0;
+    const scale = Math.min((bars - STEP) / Math.max(highest - lowest, 1e-9), zoom * unit);
 
     // Across: the sides, the panel, the bricks, and the table of words.
     const [apart_, brick, guide] = size.wide ? [34, 28, 18] : [14, 16, 9];
@@ -149,12 +143,12 @@ export function shift(shown: Shift): HTMLElement {
       const lines = wrap(literal(name), room, size.text, true);
       return (lines.length > tallest ? [...lines.slice(0, tallest - 1), `${lines[tallest - 1]} …`] : lines).map(fitted);
     });
-    const left = Math.ceil(Math.max(0, ...names.flat().map((name) => wide(name, true, size.text))) + (regions.length ? 22 : 16));
-    const beside = brick + Math.max(1, ends.length) * STEP + 2 * TICK;
+    const left = Math.ceil(Math.max(0, ...names.flat().map((name) => wide(name, true, size.text))) + (regions.length ? 22 : 30));
+    const beside = brick + STEP;
     const takes = changed ? wide(changed) + 10 : 0;
     const numbers = takes + wide("adds") + 12;
     const longest = Math.max(...bricks.map(({ label }) => wide(label, true)), wide("gap", true));
-    const free = size.width - left - apart_ - beside - (brick + STEP) * Number(isBack) - guide - numbers - 5;
+    const free = size.width - left - apart_ - beside - (brick + STEP) * Number(isBack) - guide - numbers - bars - 5;
     const whole = Math.max(44, ...bricks.filter(({ words }) => words.length > 1).map(({ label }) => wide(label))); // a name that is not cut
     const panel = Math.min(520, Math.max(free - longest, Math.min(90, free - whole)));
     const right = left + panel;
@@ -164,6 +158,7 @@ export function shift(shown: Shift): HTMLElement {
     const nameRoom = Math.min(longest, free - panel);
     const adds = column + nameRoom + numbers - takes;
     const far = adds + takes;
+    const zero = far + STEP - lowest * scale;
     const rows = apart(bricks.map(({ top, tall }) => top + tall / 2), ROW, top - 0.5 * ROW, bottom + OVER);
     const xs = shown.place[0].map((_, n) => left + (panel * n) / (shown.place[0].length - 1));
     const path = (places: (number | null)[]) => places.flatMap((place, n) => (place === null ? [] : [[xs[n], y(place)] as Point]));
@@ -184,6 +179,13 @@ export function shift(shown: Shift): HTMLElement {
     }
 
     [1, 0].forEach((place) => root.append(line("axis", [left - 4, y(place)], [left, y(place)]), word(String(place), left - 7, y(place), small, "muted", "end")));
+    const quantity = `share of the ${regions.length ? "way" : "gap"}`;
+    const taken = names.reduce((sum, lines) => sum + (lines.length * 1.25 * size.text) / 2, 0); // by the names
+    if (wide(quantity) < unit - taken) {
+      const name = word(quantity, left - 22, y(0.5), small, "muted", "middle");
+      name.setAttribute("transform", `rotate(-90 ${left - 22} ${y(0.5)})`);
+      root.append(name);
+    }
     names.forEach((lines, n) => lines.forEach((text, k) => root.append(word(text, left - 19, y(1 - n) + (k - (lines.length - 1) / 2) * 1.25 * size.text, size.text, `name side-${n}`, "end"))));
     root.append(...layers(xs, bottom + 3, small));
 
@@ -200,20 +202,16 @@ export function shift(shown: Shift): HTMLElement {
       const middle = each.top + each.tall / 2;
       const name = ["brick", side(each.adds), each.takes === null && !words[each.words[0]].is_source && "rest", isCredited && "credited", isClaim && "claimed"].filter(Boolean).join(" ");
       const node = svg("g", { class: name, role: "listitem", "aria-label": told(each.label, each.adds, each.takes) });
-      node.append(area("hit", column - 4, rows[n] - ROW / 2 + 0.5, far - column + 8, ROW - 1), area("body", x, each.top, brick, Math.max(each.tall - 1, 1)));
+      node.append(area("hit", column - 4, rows[n] - ROW / 2 + 0.5, far + bars - column + 8, ROW - 1), area("body", x, each.top, brick, Math.max(each.tall - 1, 1)));
       node.append(svg("path", { class: "lead", d: lead([x + brick + (each.second ? 0 : beside - brick), middle], [column - 4, rows[n]]) }));
-      for (const { level, from, to } of lines.filter((line) => line.n === n)) {
-        const at = first + brick + 2 * TICK + (level + 0.5) * STEP;
-        const kind = each.takes! > 0 ? "takes" : `takes against ${side(-1)}`;
-        node.append(line(kind, [at, from], [at, to]));
-        for (const edge of [from, to]) if (edge > top - OVER && edge < bottom + OVER) node.append(line(kind, [at - TICK, edge], [at + TICK, edge]));
-      }
+      for (const [kind, part, high] of each.takes === null ? [] : ([["again", each.adds, 10], ["takes", each.takes, 4]] as const)) node.append(area(kind, zero + Math.min(0, part * scale), rows[n] - high / 2, Math.abs(part * scale), high));
       node.append(word(squeeze(each.label, nameRoom, (text) => wide(text, isClaim)), column, rows[n], small, "name"), word(fraction(each.adds), adds, rows[n], small, "adds", "end"));
       if (each.takes !== null) node.append(word(fraction(each.takes), far, rows[n], small, "taken", "end"));
       return node;
     });
     root.append(...nodes);
     const [over, under] = [Math.min(...rows) - ROW, Math.max(...rows) + ROW];
+    if (bars) root.append(line("axis", [zero, over + ROW / 2], [zero, under - ROW / 2]));
     root.append(word("adds", adds, over, small, "muted", "end"), word(changed ?? "", far, over, small, "muted", "end"));
     root.append(line("axis", [adds - 26, under - ROW / 2], [adds, under - ROW / 2]), word("gap", column, under, small, "sum"), word(fraction(shown.gap), adds, under, small, "sum", "end"));
     const height = Math.max(bottom + 22, under + ROW / 2 + 2);
@@ -225,7 +223,7 @@ export function shift(shown: Shift): HTMLElement {
     box.append(root);
     key.textContent = [
       `The bricks sum to the gap between both ends${zoom === 1 ? "" : `, ${zoom.toFixed(1)} times as large`}.`,
-      ...(lines.length ? [`The line beside a brick is what ${shown.changing} its word takes.`] : []),
+      ...(bars ? [`Thin bars: what ${shown.changing} a word takes; wide, pale: what it adds.`] : []),
       ...(rails ? ["Dotted: the regions, as far apart as each layer has them."] : []),
       ...(words.some(({ is_unread }) => is_unread) ? ["Gray words come later: they are not read."] : []),
     ].join(" ");

@@ -89,7 +89,7 @@ export function head(setting: Setting): Scene {
     const isQuiet = spot.row === null && spot.column === null;
     const marked = isQuiet && !setting.touched?.() ? claim : null;
     heading(pen, setting, title, scale, under);
-    if (written) written.draw(pen, spot, marked !== null);
+    if (written) written.draw(pen, spot, marked !== null, at?.sentences);
     else if (!bare) {
       drawLines(pen, spot.row, spot.column);
       drawTokens(pen, spot.row, spot.column);
@@ -203,6 +203,8 @@ export function head(setting: Setting): Scene {
       const row = cell.row === undefined ? undefined : rows.from + cell.row;
       return { part: "matrix", row, column: cell.column === undefined ? undefined : columns.from + cell.column };
     }
+    const sentences = written?.cell(x, y);
+    if (sentences) return { part: "sentences", sentences };
     const word = written?.word(x, y) ?? null;
     if (word !== null) return { part: "lines", row: rows.from + word };
     if (written || !inside(place, x, y)) return null;
@@ -210,7 +212,8 @@ export function head(setting: Setting): Scene {
     if (x <= tokens + 8 && i < m) return { part: "lines", row: rows.from + i };
     return x >= left - tokens - 8 && i < n ? { part: "lines", column: columns.from + i } : null;
   }
-  function say({ row, column }: Spot): Line[] {
+  function say({ row, column, sentences }: Spot): Line[] {
+    if (sentences) return written ? written.say(sentences) : [];
     const where = [`${name.toLowerCase()}${several ? ", mean" : ""}`];
     if (row !== undefined && column !== undefined) {
       const [r, c] = [row - rows.from, column - columns.from];
@@ -241,6 +244,7 @@ export function head(setting: Setting): Scene {
     return again ? { lock: false, key: null } : { query, key, lock: true };
   }
   function place_(at: Spot): [number, number] | null {
+    if (at.sentences) return written ? written.middle(at.sentences) : null;
     const r = at.row === undefined ? null : at.row - rows.from;
     const c = at.column === undefined ? null : at.column - columns.from;
     if (written && at.part === "lines" && r !== null && c === null) return written.center(r);
