@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import conv1d, linear
 
 from attnviz.attribution import tracing
-from attnviz.attribution.deeplift import DeepLift, multipliers
-from attnviz.attribution.target import Places, Readout, Score, Target, base_of, token_ids
+from attnviz.attribution.deeplift import DeepLift
+from attnviz.attribution.target import Readout, Score, Target, base_of, token_ids
 from attnviz.attribution.tracing import Elementwise
 from attnviz.results import AttentionResult
 from attnviz.results.base import Savable
@@ -109,9 +109,8 @@ def decompose(
     gate : the keys that each query may attend to in the reference, (T, T). By default all. With a
         gate, credit goes to the keys that it opens; without, to tokens that differ at the start.
     """
-    mode = DeepLift(cut=True, gate=gate, places=readout.places)
-    with multipliers(readout.module):
-        starts, end = tracing.trace_run(readout, inputs, mode)
+    mode = DeepLift(readout, gate, cut=True)
+    starts, end = tracing.trace_run(readout, inputs, mode)
     tracing.expect_gradients(end)
     rows, T, start = list(readout.rows), token_ids(inputs).shape[1], starts[-1]
     is_state = readout.module is base_of(readout.module)
@@ -160,9 +159,8 @@ def credits(
         The contributions are then the sums over the references.
     unit : the direction along which the difference is measured, of norm 1, (d,).
     """
-    mode = DeepLift(cut=False, gate=gate, places=readout.places)
-    with multipliers(readout.module):
-        starts, end = tracing.trace_run(readout, inputs, mode)
+    mode = DeepLift(readout, gate)
+    starts, end = tracing.trace_run(readout, inputs, mode)
     gradients = torch.autograd.grad((end.chunk(2)[1] * unit.to(end)).sum(), starts)
     from_start = []
     for gradient, start in zip(gradients, starts, strict=True):
@@ -214,9 +212,8 @@ def split_stream(
 
     The arguments are those of `decompose`, but `inputs` are those of the text alone, (1, T).
     """
-    mode = FrozenNonlinearities()
-    with tracing.activations(readout.module, mode.gated):
-        (start,), ends = tracing.trace_run(readout, inputs, mode)
+    mode = FrozenNonlinearities(readout)
+    (start,), ends = tracing.trace_run(readout, inputs, mode)
     rows = list(readout.rows)
     end, static = ends[0], start[0, rows].detach()
     is_state = readout.module is base_of(readout.module)
@@ -246,8 +243,9 @@ def split_stream(
 class FrozenNonlinearities(tracing.AttentionTracer):
     """Freezes what is not linear while a model runs, and records the parts that add up."""
 
-    def __init__(self, places: Places | None = None) -> None:
-        super().__init__(places)
+    def __init__(self, readout: Readout) -> None:
+        super().__init__(readout)
+        self.computed = tracing.activations(readout.module, self.gated)
         self.mixes: list[tracing.TracedAttention] = []
         self.mlps: list[Tensor] = []  # the output of each MLP, without its bias
         self.biases: list[Tensor] = []

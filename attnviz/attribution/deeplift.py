@@ -8,8 +8,7 @@ Source: DeepLIFT (Shrikumar et al. 2017, arXiv:1704.02685).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from attnviz.attribution import tracing
-from attnviz.attribution.target import Place, Places
+from attnviz.attribution.target import Place, Readout
 from attnviz.attribution.tracing import Elementwise, by_head, moves
 
 Multiply: TypeAlias = Callable[[Tensor], tuple[Tensor, ...]]
@@ -153,14 +152,6 @@ def along(x: Tensor, y: Tensor) -> Tensor:
     return _apply(rule, x)
 
 
-@contextmanager
-def multipliers(model: nn.Module) -> Iterator[None]:
-    """Let activations, and experts of a mixture, have multipliers while a model computes."""
-    experts = {m: partial(_mixture, m) for m in model.modules() if _are_experts(m)}
-    with tracing.activations(model, elementwise), tracing.computing(experts):
-        yield
-
-
 def _are_experts(module: nn.Module) -> bool:
     """Whether a module takes tokens, their experts, and the weights of these."""
     names = list(inspect.signature(inspect.unwrap(type(module).forward)).parameters)[2:]
@@ -214,9 +205,11 @@ class DeepLift(tracing.AttentionTracer):
     several references, (N, T, T).
     """
 
-    def __init__(self, cut: bool, gate: Tensor | None = None, places: Places | None = None) -> None:
-        super().__init__(places)
+    def __init__(self, readout: Readout, gate: Tensor | None, *, cut: bool = False) -> None:
+        super().__init__(readout)
         self.cut, self.gate = cut, gate
+        experts = {m: partial(_mixture, m) for m in readout.module.modules() if _are_experts(m)}
+        self.computed = tracing.activations(readout.module, elementwise) | experts
         self.mixes: list[tracing.TracedAttention] = []  # in the order of execution
         self.opened: list[Tensor] = []  # by attention, that of each opened key, (T,)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnviz.attribution import tracing
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.target import Places, Score, Target, base_of, mask_token
+from attnviz.attribution.target import Readout, Score, Target, base_of, mask_token
 from attnviz.attribution.tracing import Elementwise, StoredRun
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
@@ -42,46 +42,37 @@ def batch_size(ids: Tensor) -> int:
     return max(1, _MOST_TOKENS[ids.device.type != "cpu"] // ids.shape[-1])
 
 
-def intervene(target: Target, words: Words, interventions: Sequence[str]) -> dict[str, Tensor]:
-    """Return the effects of changing each word, (W, d), by intervention.
+def intervene(
+    target: Target, words: Words, interventions: Sequence[str], *, avoided: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return the effects of K changes of each word by intervention, (W, K, d).
 
-    An effect is the vector in the unchanged text minus the vector after the change.
+    An effect is the vector in the unchanged text minus the vector after the change. "replace" has
+    one for each common word; the others have one.
+
     words : the positions of the pieces of each word to change. interventions : some of `ALL`.
+    avoided : tokens that replace no word, if others can.
     """
-    unchanged = target.outputs(1)
+    unchanged = target.outputs(1).double().cpu()[:, None]
     if not words:
-        return {name: unchanged[:0].double().cpu() for name in interventions}
-    functions: dict[str, Callable[[], Tensor]] = {
-        "mask": lambda: substitute_each(target, words, [mask_token(target.model)]).mean(1),
-        "replace": lambda: substitute_each(target, words, common_words(target.model)).mean(1),
-        "knock-out": lambda: knock_out(target, words),
-        "delete": lambda: delete(target, words),
+        return dict.fromkeys(interventions, unchanged[:0])
+    model = target.model
+
+    def stand_ins() -> list[int]:
+        common = common_words(model)
+        return [n for n in common if avoided is None or n not in avoided] or common
+
+    changes: dict[str, Callable[[], Tensor]] = {
+        "mask": lambda: substitute_each(target, words, [mask_token(model)]),
+        "replace": lambda: substitute_each(target, words, stand_ins()),
+        "knock-out": lambda: knock_out(target, words)[:, None],
+        "delete": lambda: delete(target, words)[:, None],
     }
     effects = {}
     for number, name in enumerate(interventions):
         with part(number, len(interventions), f"each word: {name}"):
-            effects[name] = (unchanged - functions[name]()).double().cpu()
+            effects[name] = unchanged - changes[name]().double().cpu()
     return effects
-
-
-def measure_words(
-    target: Target, value: float, words: Words, ids: Tensor, *, knock_out: bool
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Return what the number loses by each change of a word, (W,), and by each replacement, (K, W).
-
-    value : the number in the text. ids : the tokens of the text and of its reference, (2, T), which
-    replace no word. knock_out : also hide each word from all attention, which has to be traced.
-    """
-    left_out = ("replace",) if knock_out else ("replace", "knock-out")
-    others = [name for name in available_interventions(target.model) if name not in left_out]
-    with part(0, 2):
-        causal = {name: lost[:, 0] for name, lost in intervene(target, words, others).items()}
-    common = common_words(target.model)
-    stand_ins = [token for token in common if token not in ids] or common
-    with part(1, 2, "each word: replace"):
-        ends = substitute_each(target, words, stand_ins)[..., 0].double().cpu()
-    replacements = (value - ends).T
-    return {**causal, "replace": replacements.mean(0)}, replacements
 
 
 def available_interventions(model: Model) -> tuple[str, ...]:
@@ -92,8 +83,6 @@ def available_interventions(model: Model) -> tuple[str, ...]:
 
 def substitute_each(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:
     """Replace each word by each of K tokens, one in each run; return what is read, (W, K, d)."""
-    if not words:
-        return target.outputs(1)[:0, None].expand(0, len(tokens), -1)
     replacements = torch.tensor(tokens, device=target.ids.device)
     runs = target.ids.repeat(len(words) * len(tokens), 1)
     for word, positions in enumerate(words):
@@ -116,7 +105,7 @@ def knock_out(target: Target, words: Words) -> Tensor:
     for start in track(range(0, len(words), size)):
         batch = words[start : start + size]
         gates = gates_without(target.ids.shape[1], [[word] for word in batch], target.ids.device)
-        with AttentionKnockout(gates, target.readout.places) as knockout:
+        with AttentionKnockout(gates, target.readout) as knockout:
             ends.append(target.outputs(len(batch)))
         if not knockout.count:
             raise ModelError(
@@ -145,8 +134,8 @@ def delete(target: Target, words: Words) -> Tensor:
 class AttentionKnockout(tracing.AttentionTracer):
     """Masks every attention by a gate, (T, T) or (N, T, T), while N texts run; counts them."""
 
-    def __init__(self, gate: Tensor | None, places: Places | None = None) -> None:
-        super().__init__(places)
+    def __init__(self, gate: Tensor | None, readout: Readout | None = None) -> None:
+        super().__init__(readout)
         self.gate, self.count = gate, 0
 
     def softmax(self, original: Elementwise, scores: Tensor, options: Mapping[str, Any]) -> Tensor:
@@ -229,32 +218,25 @@ def head_effects(score: Score, *, exact: int = EXACT) -> HeadEffects:
     """Return the estimated effect of setting each head to zero, and the exact one of the largest.
 
     The estimate is gradient × (output of the head - its replacement), summed over positions: the
-    effect to first order. The `exact` heads with the largest estimates are ablated as in
-    `ablate_each`.
+    effect to first order. The `exact` heads with the largest estimates are also ablated, each by
+    itself.
 
     Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
     """
-    run = HeadRun.of(score)
+    run, direction = HeadRun.of(score), score.direction.double().cpu()
     zeros = replace_outputs(run, "zero")
     with torch.enable_grad():
         number = score.project(run.numbers)
     estimate = run.estimate(number, zeros)
-    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
-    largest = [divmod(int(index), estimate.shape[1]) for index in order]
-    table = torch.full_like(estimate, torch.nan)
-    table.view(-1)[order] = ablate_each(score, run, largest, zeros)
-    return HeadEffects(estimate, table)
-
-
-def ablate_each(score: Score, run: HeadRun, heads: Sequence[Head], replacement: Outputs) -> Tensor:
-    """Ablate each head by itself and return what the score loses, (N,), in float64."""
-    direction = score.direction.double().cpu()
 
     def measure(numbers: Tensor) -> Tensor:
         return numbers.double().cpu() @ direction
 
-    left = run.without([[head] for head in heads], replacement, measure=measure)
-    return measure(run.numbers.detach()) - left
+    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
+    left = run.without([run.every_head[index] for index in order], zeros, measure=measure)
+    table = torch.full_like(estimate, torch.nan)
+    table.view(-1)[order] = measure(run.numbers.detach()) - left
+    return HeadEffects(estimate, table)
 
 
 def patch_heads(

@@ -44,7 +44,7 @@ def spread(numbers: Tensor, words: list[int], count: int) -> Tensor:
     """Return numbers (…, n) of some words at their places among `count`, NaN elsewhere."""
     shape = *numbers.shape[:-1], count
     placed = torch.full(shape, torch.nan, dtype=torch.float64, device="cpu")
-    placed[..., words] = numbers
+    placed[..., words] = numbers.double()
     return placed
 
 

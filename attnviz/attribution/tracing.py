@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
-from attnviz.attribution.target import EVERYWHERE, Place, Places, Readout
+from attnviz.attribution.target import EVERYWHERE, Place, Readout
 from attnviz.capture.watch import restoring
 from attnviz.errors import AttnvizError, ModelError, first_line
 from attnviz.models.pretrained import forward_parameters
@@ -63,24 +63,27 @@ def is_among(value: object, tensors: Sequence[Tensor]) -> bool:
 class AttentionTracer(TorchFunctionMode):
     """Follows attention weights while a model runs. Subclasses override the methods.
 
-    places : where each attention module is among all tokens, of an encoder and a decoder. on_mix :
-    takes each attention, in the graph of gradients. place : that of the attention that runs.
+    readout : what the model runs for, where it may have an encoder and a decoder. on_mix : takes
+    each attention, in the graph of gradients. place : that of the attention that runs, among all
+    tokens. computed : what modules compute in place of their own code.
     """
 
     def __init__(
         self,
-        places: Places | None = None,
+        readout: Readout | None = None,
         on_mix: Callable[[TracedAttention], object] | None = None,
     ) -> None:
         super().__init__()
-        self.place = EVERYWHERE
-        self._places, self._on_mix, self._hooks = places or {}, on_mix, ExitStack()
+        self.place, self.computed = EVERYWHERE, dict[nn.Module, Callable[..., Any]]()
+        self._places = {} if readout is None else readout.places
+        self._on_mix, self._hooks = on_mix, ExitStack()
         self._weights: list[Tensor] = []
 
     def __enter__(self) -> Self:
         for module, place in self._places.items():
             hook = module.register_forward_pre_hook(partial(self._enter, place))
             self._hooks.enter_context(hook)
+        self._hooks.enter_context(computing(self.computed))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -182,16 +185,16 @@ class AttentionTracer(TorchFunctionMode):
         return output + bias
 
 
-@contextmanager
-def activations(model: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]) -> Iterator[None]:
-    """Call `apply(activation, x)` for every activation, also one made of several functions."""
+def activations(
+    model: nn.Module, apply: Callable[[Elementwise, Tensor], Tensor]
+) -> dict[nn.Module, Callable[[Tensor], Tensor]]:
+    """Return `apply(activation, x)` for every activation, also one made of several functions."""
 
     def run(original: Elementwise, x: Tensor) -> Tensor:
         with outside_function_modes():
             return apply(original, x)
 
-    with computing({m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}):
-        yield
+    return {m: partial(run, m.forward) for m in model.modules() if _is_activation(m)}
 
 
 def _is_activation(module: nn.Module) -> bool:

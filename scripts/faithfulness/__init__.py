@@ -140,7 +140,7 @@ def _evaluate(model: attnviz.Model, occurrence: _Occurrence, axis: Tensor) -> Ev
     }
     with restoring(model.module):
         changes = intervene(target, sources, ALL)
-    effects = {name: change @ axis.double() for name, change in changes.items()}
+    effects = {name: change.mean(1) @ axis.double() for name, change in changes.items()}
     effects["consensus"] = consensus(effects, list(range(len(sources))))
     return Evaluation(attributions, effects, total)
 

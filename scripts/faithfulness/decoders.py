@@ -125,7 +125,8 @@ def judge(
         expect_separate(tokens - set(target.ids[0].tolist()), draws)
         took, changes = _time(lambda: intervene(target, sources, TRUTHS))
     forwards["truth"] = took / forward
-    effects = {name: change @ split.direction.double() for name, change in changes.items()}
+    axis = split.direction.double()
+    effects = {name: change.mean(1) @ axis for name, change in changes.items()}
     effects["consensus"] = consensus(effects, list(range(len(sources))))
     return Judged(attributions, effects, forwards, split.credit_error, notes)
 

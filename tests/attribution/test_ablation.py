@@ -12,7 +12,6 @@ from attnviz.attribution.interventions import (
     AttentionKnockout,
     HeadPatching,
     HeadRun,
-    ablate_each,
     gates_without,
     outputs_of,
     replace_outputs,
@@ -25,7 +24,13 @@ def ablate_heads(score, heads, *, how="zero", others=()):
     """Return what a score loses without each head, (N,)."""
     run = HeadRun.of(score)
     replacement = replace_outputs(run, how, [outputs_of(other) for other in others])
-    return ablate_each(score, run, heads, replacement)
+    direction = score.direction.double()
+
+    def measure(numbers):
+        return numbers.double() @ direction
+
+    left = run.without([[head] for head in heads], replacement, measure=measure)
+    return measure(run.numbers.detach()) - left
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from attnviz.agreement import check_hidden_states
 from attnviz.analyses.explain.result import ExplainResult
 from attnviz.analyses.shift.compute import COMPLETE
 from attnviz.attribution.decomposition import Decomposition, decompose
-from attnviz.attribution.interventions import head_effects, measure_words
+from attnviz.attribution.interventions import available_interventions, head_effects, intervene
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
@@ -168,12 +168,10 @@ def explain_prediction(
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
         words = [groups.positions[index] for index in others]
-        causal: dict[str, Tensor] = {}
-        replacements = torch.empty(0, len(words), dtype=torch.float64, device="cpu")
-        if measure:
-            causal, replacements = measure_words(
-                site, value, words, token_ids(compared.inputs), knock_out=split is not None
-            )
+        left_out = ("replace",) if split is not None else ("replace", "knock-out")
+        changes = [name for name in available_interventions(model) if name not in left_out]
+        changes = [*changes, "replace"] if measure else []
+        lost = intervene(site, words, changes, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
         if split is not None:
@@ -210,8 +208,8 @@ def explain_prediction(
         unmeasured=unmeasured,
         reference=compared.description,
         decomposition=split,
-        causal={name: by_word(effect) for name, effect in causal.items()},
-        replacements=by_word(replacements),
+        causal={name: by_word(effect.mean(1)[:, 0]) for name, effect in lost.items()},
+        replacements=by_word(lost["replace"][..., 0].T if measure else torch.empty(0, len(words))),
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,

@@ -179,6 +179,7 @@ def shift(
     notes += [*reading.notes, *compared.notes, *left_out]
     notes += [] if regions is None else regions.notes
     by_word = partial(sum_pieces, positions=groups.positions)
+    by_source = partial(spread, words=others, count=len(groups.labels))
     return ShiftResult(
         word=numbered(groups.labels)[index],
         at=index,
@@ -189,7 +190,7 @@ def shift(
         reference=compared.description,
         decomposition=split,
         residual_stream=stream,
-        causal={name: spread(of @ along, others, len(groups.labels)) for name, of in lost.items()},
+        causal={name: by_source(of.mean(1) @ along) for name, of in lost.items()},
         direct_effect=effects.get("direct"),
         raw_attention=by_word(raw_attention(score)).cpu(),
         rollout=by_word(rollout(score)).cpu(),

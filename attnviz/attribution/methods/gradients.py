@@ -13,7 +13,7 @@ from attnviz.attribution import tracing
 from attnviz.attribution.decomposition import FrozenNonlinearities, credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import METHODS, method
-from attnviz.attribution.target import Places, Score, copies_of
+from attnviz.attribution.target import Readout, Score, copies_of
 from attnviz.errors import ModelError
 from attnviz.results.axis import join_axes, token_groups
 
@@ -41,7 +41,7 @@ def gradient_attention(score: Score) -> Tensor:
     The weight of a token for itself is left out.
     """
     mixes: list[tracing.TracedAttention] = []
-    tracer = tracing.AttentionTracer(score.readout.places, mixes.append)
+    tracer = tracing.AttentionTracer(score.readout, mixes.append)
     _, numbers = tracing.trace_run(score.readout, score.inputs, tracer)
     if not mixes:
         raise ModelError("its attention weights cannot be traced")
@@ -119,8 +119,8 @@ def direct_attribution(score: Score) -> Tensor:
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
     run = tracing.StoredRun(score.readout.bases[-1])
-    mode = _DirectPaths(run, score.readout.places)
-    with run.record(), tracing.activations(score.readout.module, mode.gated):
+    mode = _DirectPaths(run, score.readout)
+    with run.record():
         _, numbers = tracing.trace_run(score.readout, score.inputs, mode)
     leaves = [mix.mixed for mix in mode.mixes]
     gradients = torch.autograd.grad(score.project(numbers), leaves, allow_unused=True)
@@ -137,8 +137,8 @@ def direct_attribution(score: Score) -> Tensor:
 class _DirectPaths(FrozenNonlinearities):
     """Also cuts the paths through the MLPs of blocks, but not through the head of the model."""
 
-    def __init__(self, run: tracing.StoredRun, places: Places) -> None:
-        super().__init__(places)
+    def __init__(self, run: tracing.StoredRun, readout: Readout) -> None:
+        super().__init__(readout)
         self._run = run
 
     def gated(self, f: tracing.Elementwise, x: Tensor) -> Tensor:
