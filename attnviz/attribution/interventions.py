@@ -266,8 +266,8 @@ def patch_heads(
     )
     effects = []
     for run, other, sign in ((second, first, 1), (first, second, -1)):
-        fixed = run.outputs if effect == "direct" else None
-        patched = run.without(run.every_head, other.outputs, measure=lambda x: x, fixed=fixed)
+        is_direct, heads = effect == "direct", run.every_head
+        patched = run.without(heads, other.outputs, measure=lambda x: x, is_direct=is_direct)
         effects.append((run.numbers.detach() - patched) * sign)
     return ((effects[0] + effects[1]) / 2).reshape(len(first.mixes), first.heads, -1)
 
@@ -360,7 +360,7 @@ class HeadRun:
         *,
         measure: Callable[[Tensor], Tensor],
         hidden: Sequence[int] = (),
-        fixed: Outputs | None = None,
+        is_direct: bool = False,
     ) -> Tensor:
         """Change each set of heads and return what is measured of the output, (N, …).
 
@@ -369,9 +369,8 @@ class HeadRun:
         stream.
 
         measure : from what is read in some runs, (n, d), to their numbers, (n, …). hidden : keys
-        that the heads may not read, in place of a replacement of their outputs. fixed : the outputs
-        of all other heads, (H, T, d_v) in each layer; by default they are computed. Heads are then
-        changed only where the output is read.
+        that the heads may not read, in place of a replacement of their outputs. is_direct : whether
+        heads are changed only where the output is read, and all others keep their outputs.
         """
         target, rows = self.target, self.rows
         for layer, head in (head for heads in sets for head in heads):
@@ -388,8 +387,9 @@ class HeadRun:
                 numbers, whole = target.outputs(1), self.numbers.detach()
             can_start = bool((numbers - whole).norm() <= _SAME * whole.norm())
         size = min(batch_size(target.ids), _LAYERS_AT_ONCE * self.heads)
-        if fixed is not None:
+        if is_direct:
             rows = [row for row in target.readout.rows if row in rows]
+        fixed = self.outputs if is_direct else None
         if not rows:
             raise InputError(
                 "The heads can be ablated at no token: the text has only the attention sink, or "
@@ -419,7 +419,8 @@ class HeadPatching(AttentionKnockout):
 
     heads : the (layer, head) of all that are replaced, by copy. rows : the positions at which they
     are. gate : the keys that each query may attend to, (T, T); None for all. layer : the first
-    layer that runs. replacement, fixed, hidden : as in `HeadRun.without`.
+    layer that runs. fixed : the outputs of all other heads in each layer, (H, T, d_v); by default
+    they are computed. replacement, hidden : as in `HeadRun.without`.
     """
 
     def __init__(

@@ -17,10 +17,16 @@ RANKABLE = 6  # words, or heads: ρ of fewer is no statistic
 
 
 class WordResult(Result):
-    """Base of results that give a number to each word of a text."""
+    """Base of results that give numbers to each of the W words of a text, also by changing it."""
 
     words: tuple[str, ...]
     positions: tuple[tuple[int, ...], ...]
+    causal: Mapping[str, Tensor]
+
+    @property
+    def sources(self) -> list[int]:
+        """The indices of the words that are ranked."""
+        raise NotImplementedError
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -30,6 +36,16 @@ class WordResult(Result):
     def by_word(self, parts: Tensor) -> Tensor:
         """Sum parts (…, T) over the pieces of each word, (…, W)."""
         return sum_pieces(parts, self.positions)
+
+    @property
+    def _nothing(self) -> Tensor:
+        """NaN for each word, (W,)."""
+        return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
+
+    @property
+    def consensus(self) -> Tensor:
+        """The mean of interventions, each scaled to their mean deviation, (W,); NaN without any."""
+        return consensus(self.causal, self.sources) if self.causal else self._nothing
 
 
 def sum_pieces(parts: Tensor, positions: Sequence[Sequence[int]]) -> Tensor:

@@ -72,11 +72,8 @@ def read(
     source. more : the ids that follow the text, which is then read by its own ids. truncate : cut a
     text that is too long for the model.
     """
-    source = inputs = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch, bos, sink, notes = encode_begun(model, source, truncate=truncate)
-    if bos is not None or more is not None:
-        inputs = _as_ids(source, batch.inputs, after=more or ())
-        batch = encode(model.checkpoint, inputs, truncate=truncate)
+    source = text if isinstance(text, Inputs) else parse_inputs(text)
+    inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate)
     with silence_logs():
         (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
@@ -97,9 +94,9 @@ def read(
 
 
 def encode_begun(
-    model: Model, source: Inputs, *, truncate: bool = False
-) -> tuple[Batch, int | None, int | None, tuple[str, ...]]:
-    """Return a text as `read` reads it, encoded, and the `bos`, `sink` and `notes` of this."""
+    model: Model, source: Inputs, more: Sequence[int] | None = None, *, truncate: bool = False
+) -> tuple[Inputs, Batch, int | None, int | None, tuple[str, ...]]:
+    """Return a text as `read` reads it, the same encoded, and its `bos`, `sink` and `notes`."""
     if source.targets is None:
         expect_one_text(model.checkpoint)
     batch = encode(model.checkpoint, source, truncate=truncate)
@@ -125,10 +122,11 @@ def encode_begun(
             notes = (*notes, "the first token stays readable, so its part is not measured")
         else:
             token = tokenizer_of(model.checkpoint).convert_ids_to_tokens(bos)
-            begun = _as_ids(source, batch.inputs, bos=bos)
-            batch = encode(model.checkpoint, begun, truncate=truncate)
             notes = (*notes, f"{READ_WITH}{token} before it")
-    return batch, bos, sink, notes
+    if bos is not None or more is not None:
+        source = _as_ids(source, batch.inputs, bos=bos, after=more or ())
+        batch = encode(model.checkpoint, source, truncate=truncate)
+    return source, batch, bos, sink, notes
 
 
 def _as_ids(
@@ -217,19 +215,7 @@ class Reference:
     gate: Tensor | None  # keys that each query may attend to in the reference, (T, T); None for all
     description: str  # the reference in words
     notes: tuple[str, ...] = ()  # for the caption
-    words: tuple[str, ...] = ()  # of another text, for each token, (T,)
-
-    def replaced(self, groups: TokenGroups) -> tuple[str, ...]:
-        """Return what the other text has in place of each word; "" where both have the same."""
-        if not self.words:
-            return ()
-        before, after = token_ids(self.inputs)
-        return tuple(
-            ""
-            if torch.equal(before[list(rows)], after[list(rows)])
-            else " ".join(dict.fromkeys(self.words[row] for row in rows))
-            for rows in groups.positions
-        )
+    replaced: tuple[str, ...] = ()  # what another text has in place of each word; "" for the same
 
 
 def make_reference(
@@ -239,7 +225,7 @@ def make_reference(
     model, inputs = target.model, target.inputs
     gate, stacks = None, target.readout.stacks
     notes: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
     text = "source and target" if stacks else "text"
     named = reference if isinstance(reference, str) else None
     if named == "gate":
@@ -260,20 +246,24 @@ def make_reference(
         assert reading is not None  # "gate" and "mask" need none
         batch = encode_like(model, reference, reading, "The reference", way)
         other, tokens = batch.inputs, join_axes(*(batch.axes[kind][0] for kind in batch.axes))
-        rows = list(target.readout.positions)
-        if not torch.equal(token_ids(other)[:, rows], target.ids[:, rows]):
+        is_same = (token_ids(other) == target.ids)[0].tolist()
+        if not all(is_same[row] for row in target.readout.positions):
             notes = (
                 "the reference has another word in this place: the difference at the start counts "
                 "too",
             )
         (written,) = parse_inputs(reference).texts or ("",)
         description = f"“{spelled(model.checkpoint, written)[0]}”"
-        words = tuple(
+        words = [
             tokens.unknown_label([n]) or (label if word is None else tokens.word_labels[word])
             for n, (label, word) in enumerate(zip(tokens.labels, tokens.words, strict=True))
+        ]
+        replaced = tuple(
+            "" if all(is_same[n] for n in rows) else " ".join(dict.fromkeys(words[n] for n in rows))
+            for rows in reading.groups.positions
         )
     pair = {name: torch.cat([other.get(name, tensor), tensor]) for name, tensor in inputs.items()}
-    return Reference(pair, gate, description, notes, words)
+    return Reference(pair, gate, description, notes, replaced)
 
 
 def gate_of(special: Sequence[bool], *, sink: int | None = None) -> Tensor:

@@ -298,8 +298,10 @@ def _ablate_text(
         chosen = tuple(run.every_head if sets is None else sets)
         replacement = replace_outputs(run, how, others)
         unchanged = run.numbers.detach()
-        measure, fixed = site.measure(unchanged), run.outputs if effect == "direct" else None
-        effects = run.without(chosen, replacement, measure=measure, hidden=hidden, fixed=fixed)
+        measure, is_direct = site.measure(unchanged), effect == "direct"
+        effects = run.without(
+            chosen, replacement, measure=measure, hidden=hidden, is_direct=is_direct
+        )
         estimate = torch.full((len(chosen),), torch.nan, dtype=torch.float64, device="cpu")
         if site.prediction is not None and not hidden and effect == "total":
             with torch.enable_grad():

@@ -310,7 +310,7 @@ def _write(
         how = ". Leave out --generate (generate=), or use a causal language model."
         _expect_generator(model, how)
         name = "input_ids"
-    inputs = encode_begun(model, source, truncate=truncate)[0].inputs
+    inputs = encode_begun(model, source, truncate=truncate)[1].inputs
     before: list[int] = inputs[name][0].tolist()
     expect_tokens_left(checkpoint, len(before), count)
     if count == 1:

@@ -129,10 +129,8 @@ class ExplainResult(WordResult):
     @property
     def question(self) -> str:
         """What is explained: “Paris” over “London”."""
-        target = f"“{literal(self.target, _LONGEST)}”"
-        if self.against is None:
-            return target
-        return f"{target} over “{literal(self.against, _LONGEST)}”"
+        choices = [self.target] if self.against is None else [self.target, self.against]
+        return " over ".join(f"“{literal(choice, _LONGEST)}”" for choice in choices)
 
     @property
     def quantity(self) -> str:
@@ -164,9 +162,8 @@ class ExplainResult(WordResult):
     @property
     def credit(self) -> Tensor:
         """What each word contributed over all paths, (W,). NaN where it is not measured."""
-        if self.decomposition is None:
-            return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
-        return self._where_measured(self.by_word(self.decomposition.credit))
+        split = self.decomposition
+        return self._nothing if split is None else self._where_measured(self.by_word(split.credit))
 
     def _where_measured(self, scores: Tensor) -> Tensor:
         """Return scores (W,), NaN for words that are not measured."""
@@ -183,13 +180,6 @@ class ExplainResult(WordResult):
         """The contributions, under the name "split", and the attributions of `methods`, (W,)."""
         others = {name: scores for name, scores in self.methods.items() if name != SPLIT}
         return others if self.decomposition is None else {SPLIT: self.credit, **others}
-
-    @property
-    def consensus(self) -> Tensor:
-        """The mean of interventions, each scaled to their mean deviation, (W,); NaN without any."""
-        if not self.causal:
-            return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
-        return consensus(self.causal, self.sources)
 
     @property
     def effect(self) -> Tensor:
@@ -334,12 +324,10 @@ class ExplainResult(WordResult):
         """Return what is explained, the sums, the correlations, and the proof."""
         return {
             **described(self, "headline target against kind number unit value baseline"),
-            **described(self, "probability reference special stacks unmeasured total"),
-            **described(self, "completeness_error predicted_by_layer"),
+            **described(self, "probability reference special stacks unmeasured total positions"),
+            **described(self, "completeness_error predicted_by_layer strongest_heads"),
+            **described(self, "rank_correlations"),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
-            "positions": [list(positions) for positions in self.positions],
-            "rank_correlations": {name: list(rho) for name, rho in self.rank_correlations.items()},
-            "strongest_heads": [list(pair) for pair in self.strongest_heads],
             **proof(self),
         }
 

@@ -205,7 +205,7 @@ def shift(
         agreement=_verify(result.agreement, target, compared, split, stream),
         provenance=result.provenance,
         total_effect=effects.get("total"),
-        replaced=compared.replaced(groups),
+        replaced=compared.replaced,
         sink=next((n for n, rows in enumerate(groups.positions) if reading.sink in rows), None),
     )
 

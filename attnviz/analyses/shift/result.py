@@ -13,7 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.attribution.decomposition import Decomposition, ResidualStream
-from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, spearman
+from attnviz.attribution.ranking import RANKABLE, WordResult, spearman
 from attnviz.errors import joined
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, described, doc, documented, proof, stacked
@@ -156,11 +156,6 @@ class ShiftResult(WordResult):
         return len(self.entries) != 1 or self.entries == [self.at]
 
     @property
-    def consensus(self) -> Tensor | None:
-        """The mean of all interventions, scaled to their mean deviation, (W,). None for one."""
-        return consensus(self.causal, self.sources) if len(self.causal) > 1 else None
-
-    @property
     def rank_correlations(self) -> dict[str, float]:
         """Spearman's ρ of the credits with each intervention, and with their consensus.
 
@@ -180,8 +175,9 @@ class ShiftResult(WordResult):
 
     def _rank_correlations(self, attribution: Tensor) -> dict[str, float]:
         """Return Spearman's ρ of an attribution (W,) with each intervention that can be ranked."""
-        rows, common = self.sources, self.consensus
-        effects = {**self.causal, **({} if common is None else {"consensus": common})}
+        rows, effects = self.sources, {**self.causal}
+        if len(effects) > 1:
+            effects["consensus"] = self.consensus
         if len(rows) < RANKABLE:
             return {}
         rhos = {name: spearman(attribution[rows], lost[rows]) for name, lost in effects.items()}
@@ -234,9 +230,8 @@ class ShiftResult(WordResult):
         """Return the totals, the errors, the correlations, and the proof."""
         split, stream = self.decomposition, self.residual_stream
         return {
-            **described(self, "word at special reference headline way size regions"),
+            **described(self, "word at special positions reference headline way size regions"),
             **described(self, "rank_correlations head_rank_correlations"),
-            "positions": [list(positions) for positions in self.positions],
             "replaced": {self.names[index]: self.replaced[index] for index in self.entries},
             "conclusion": self.conclusion(),
             **described(split, "total start length"),
@@ -332,8 +327,7 @@ class ShiftResult(WordResult):
     @property
     def tested(self) -> Tensor:
         """What the word loses by the first kind of change of each other word, (W,), or NaN."""
-        nothing = torch.full_like(self.credit, torch.nan)
-        return next(iter(self.causal.values()), nothing)
+        return next(iter(self.causal.values()), self._nothing)
 
     @property
     def changing(self) -> str:
