@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from attnviz.attribution import tracing
 from attnviz.attribution.deeplift import DeepLift
 from attnviz.attribution.target import Readout, Score, Target, base_of, token_ids
 from attnviz.attribution.tracing import Elementwise
-from attnviz.results import AttentionResult
+from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.base import Savable
 
+_COMPLETE = 1e-3  # the largest completeness error of what is verified
 _TINY = 1e-30
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _ACTIVATIONS = {
@@ -76,6 +77,12 @@ class Decomposition(Savable):
             abs(parts.sum().item() - self.total) / max(parts.abs().sum().item(), _TINY)
             for parts in (self.credit, torch.cat([self.table.flatten(), start]))
         )
+
+
+def check_sums(report: AgreementReport, error: float) -> AgreementReport:
+    """Return a report that covers the largest completeness error of some parts."""
+    sums = AnalysisCheck("sums of the parts", error, _COMPLETE)
+    return replace(report, analysis=(*report.analysis, sums))
 
 
 def measure_along(delta: Tensor, direction: Tensor | None) -> tuple[float, Tensor]:

@@ -29,7 +29,7 @@ Words: TypeAlias = Sequence[Sequence[int]]  # the positions of the pieces of eac
 ALL = ("mask", "replace", "knock-out", "delete")
 _MOST_TOKENS = 1024, 16384  # in one batch: on a CPU, whose caches are small, and on a GPU
 _COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many replace a word
-EXACT = 30  # heads that are ablated exactly by default
+_EXACT = 30  # heads that are ablated exactly
 _LAYERS_AT_ONCE = 2  # layers whose heads are ablated in one batch
 _SAME = 1e-3  # relative difference of two runs of the same numbers: rounding
 
@@ -214,12 +214,11 @@ class HeadEffects(Savable):
         return torch.where(self.is_exact, self.exact, self.estimate)
 
 
-def head_effects(score: Score, *, exact: int = EXACT) -> HeadEffects:
+def head_effects(score: Score) -> HeadEffects:
     """Return the estimated effect of setting each head to zero, and the exact one of the largest.
 
     The estimate is gradient × (output of the head - its replacement), summed over positions: the
-    effect to first order. The `exact` heads with the largest estimates are also ablated, each by
-    itself.
+    effect to first order. The heads with the largest estimates are also ablated, each by itself.
 
     Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
     """
@@ -232,7 +231,7 @@ def head_effects(score: Score, *, exact: int = EXACT) -> HeadEffects:
     def measure(numbers: Tensor) -> Tensor:
         return numbers.double().cpu() @ direction
 
-    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:exact]
+    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:_EXACT]
     left = run.without([run.every_head[index] for index in order], zeros, measure=measure)
     table = torch.full_like(estimate, torch.nan)
     table.view(-1)[order] = measure(run.numbers.detach()) - left
@@ -408,8 +407,6 @@ class HeadRun:
                     f"The attention of {target.model.name} has no score for each pair of tokens, "
                     "so no token can be hidden from one head."
                 )
-        if not parts:
-            return torch.empty(0, dtype=torch.float64, device="cpu")
         measured = torch.cat(parts)
         return measured[torch.tensor(order, device="cpu").argsort().to(measured.device)]
 

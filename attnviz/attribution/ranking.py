@@ -87,11 +87,8 @@ def spearman(a: Tensor, b: Tensor) -> float | None:
     >>> spearman(torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([0.0, 5.0, 6.0, 6.0]))
     1.0
     """
-    if len(a) < _FEWEST or any(not numbers.max() > numbers.min() for numbers in (a, b)):
-        return None
-    from scipy.stats import spearmanr
-
-    return float(spearmanr(a.numpy(), b.numpy()).statistic)
+    rho = float(correlate_ranks(a, b[None])[0]) if len(a) >= _FEWEST else np.nan
+    return None if np.isnan(rho) else rho
 
 
 def correlate_ranks(scores: Tensor, draws: Tensor) -> np.ndarray[Any, Any]:

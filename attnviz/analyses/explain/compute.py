@@ -13,8 +13,7 @@ from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.explain.result import ExplainResult
-from attnviz.analyses.shift.compute import COMPLETE
-from attnviz.attribution.decomposition import Decomposition, decompose
+from attnviz.attribution.decomposition import Decomposition, check_sums, decompose
 from attnviz.attribution.interventions import available_interventions, head_effects, intervene
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction, logit_lens
@@ -31,7 +30,7 @@ from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
-from attnviz.results import AgreementReport, AnalysisCheck, Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.arguments import checked_scalars
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part, track
@@ -223,12 +222,7 @@ def _decompose(
     site: Target, compared: Reference, value: float, *, optional: bool
 ) -> tuple[Decomposition | None, list[str]]:
     """Return the split of the number `value`, and notes; `optional`: a note if it is impossible."""
-    name = site.model.name
-    if not math.isfinite(value):
-        raise ModelError(
-            f"The prediction of {name} cannot be explained: it is nan or infinite. Choose another "
-            "model or --dtype (dtype=)."
-        )
+    split, notes = None, []
     try:
         with tracing(site.model):
             along = torch.ones(1, device="cpu")
@@ -236,13 +230,14 @@ def _decompose(
     except ModelError as error:
         if not optional or isinstance(error.__cause__, torch.OutOfMemoryError):
             raise
-        return None, [f"only effects are measured, and no method is computed: {first_line(error)}"]
-    if not (torch.isfinite(split.credit).all() and split.length > 0):
+        notes = [f"only effects are measured, and no method is computed: {first_line(error)}"]
+    is_split = split is None or (split.credit.isfinite().all() and split.length > 0)
+    if not (is_split and math.isfinite(value)):
         raise ModelError(
-            f"The prediction of {name} cannot be decomposed: it is nan or infinite, or no word "
-            "changes it. Choose another model or --dtype (dtype=)."
+            f"The prediction of {site.model.name} cannot be explained: it is nan or infinite, or "
+            "no word changes it. Choose another model or --dtype (dtype=)."
         )
-    return split, []
+    return split, notes
 
 
 def find_prediction(
@@ -344,8 +339,7 @@ def _verify(
 ) -> AgreementReport:
     """Return a report that covers the sums of the split, and the number by the model as loaded."""
     if split is not None:
-        missed = AnalysisCheck("sums of the parts", split.relative_error, COMPLETE)
-        report = replace(report, analysis=(*report.analysis, missed))
+        report = check_sums(report, split.relative_error)
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
     size = logits.double().abs().max().item()
     return check_hidden_states(report, ours, site.as_loaded(), name="logits", scale=size)

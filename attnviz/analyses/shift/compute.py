@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -17,7 +17,13 @@ from torch import Tensor
 from attnviz.agreement import check_hidden_states
 from attnviz.analyses.senses.sentences import find_word
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.attribution.decomposition import Decomposition, ResidualStream, decompose, split_stream
+from attnviz.attribution.decomposition import (
+    Decomposition,
+    ResidualStream,
+    check_sums,
+    decompose,
+    split_stream,
+)
 from attnviz.attribution.interventions import (
     AttentionKnockout,
     available_interventions,
@@ -38,14 +44,13 @@ from attnviz.inputs.spelling import pieces_in
 from attnviz.inputs.text import token_spans
 from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
-from attnviz.results import AgreementReport, AnalysisCheck
+from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import is_content, locate_known, token_groups
 from attnviz.results.text import numbered
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import part
 
-COMPLETE = 1e-3  # the largest completeness error of a verified shift
 _FEW = 32  # other words, each changed in every way
 _LISTED = 3  # words that a note names
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
@@ -146,7 +151,8 @@ def shift(
         states = _mean_states(readout, target.inputs)
         split = decompose(readout, compared.inputs, direction=axis, gate=compared.gate)
         stream = split_stream(readout, target.inputs, direction=axis)
-        if not all(isfinite(error) for error in (split.error, split.credit_error, stream.error)):
+        errors = split.error, split.credit_error, stream.error
+        if not isfinite(sum(errors)):
             raise ModelError(
                 f"The shift cannot be decomposed: parts of {model.name} are nan or infinite. "
                 "Choose another model or --dtype (dtype=)."
@@ -201,8 +207,10 @@ def shift(
         way=split.total if regions is None else float(regions.axis.norm()),
         size=states[-1].norm().item(),
         distances=None if regions is None else regions.distances(states),
-        notes=(*notes, *_incomplete(result.provenance.dtype, split, stream)),
-        agreement=_verify(result.agreement, target, compared, split, stream),
+        notes=(*notes, *_incomplete(result.provenance.dtype, max(errors), stream)),
+        agreement=_verify(
+            check_sums(result.agreement, max(errors)), target, compared, split, stream
+        ),
         provenance=result.provenance,
         total_effect=effects.get("total"),
         replaced=compared.replaced,
@@ -364,32 +372,26 @@ def _verify(
     split: Decomposition,
     stream: ResidualStream,
 ) -> AgreementReport:
-    """Return a report that covers the split: its sums, and the runs that it splits.
+    """Return a report that covers the runs that are split.
 
     The model as loaded runs on the text, and on the reference if this is a text too. A gated
     reference is a run of its own, which no other run confirms.
     """
-    worst = max(split.error, split.credit_error, stream.error)
-    sums = AnalysisCheck("sums of the parts", worst, COMPLETE)
-    report = replace(report, analysis=(*report.analysis, sums))
     with restoring(target.model.module, None, seed=2):
         (start,), end = trace_run(target.readout, compared.inputs, nullcontext())
     static = target.readout(start).reshape(len(start), -1, start.shape[-1]).mean(1)
     first, last = (state.detach().double().cpu() for state in (static, end))
-    lengths = [(stream.total, (last[1] - first[1]) @ stream.direction.double())]
+    lengths = [(stream.total, float((last[1] - first[1]) @ stream.direction.double()))]
     if compared.gate is None:
-        lengths.append((split.total, (last[1] - last[0]) @ split.direction.double()))
-    ours, loaded = (
-        torch.tensor([numbers], dtype=torch.float64, device="cpu")
-        for numbers in zip(*((length, float(other)) for length, other in lengths), strict=True)
-    )
+        lengths.append((split.total, float((last[1] - last[0]) @ split.direction.double())))
+    ours, loaded = torch.tensor([lengths], dtype=torch.float64, device="cpu").unbind(-1)
     size = last.norm(dim=1).max().item()
     return check_hidden_states(report, ours, loaded, name="lengths of the shift", scale=size)
 
 
-def _incomplete(dtype: str, split: Decomposition, stream: ResidualStream) -> Iterator[str]:
+def _incomplete(dtype: str, worst: float, stream: ResidualStream) -> Iterator[str]:
     """Yield notes where the parts do not add up, with the reason."""
-    if (worst := max(split.error, split.credit_error, stream.error)) > 1e-4:  # above rounding
+    if worst > 1e-4:  # above rounding
         why = f"rounding in {dtype}; use float32"
         if dtype == "float32" or worst > 0.05:
             why = "some functions here have no exact rule"
