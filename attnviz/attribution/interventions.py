@@ -277,7 +277,7 @@ class HeadRun:
 
     target: Target
     stored: StoredRun
-    mixes: list[tuple[int | None, Tensor]]  # by attention: its block, and the output of its heads
+    mixes: list[tuple[int | None, tracing.TracedAttention]]  # with the block of each attention
     numbers: Tensor  # what is read, (1, d)
     rows: list[int]  # the positions at which heads are changed
     gate: Tensor | None  # the keys that each query may attend to, (T, T); None for all
@@ -294,16 +294,10 @@ class HeadRun:
                 f"{target.model.name} has an encoder and a decoder, and heads are ablated in "
                 "models with one of them only"
             )
-        stored, causal = StoredRun(base_of(target.readout.module)), True
-        mixes: list[tuple[int | None, Tensor]] = []
-
-        def note(mix: tracing.TracedAttention) -> None:
-            nonlocal causal  # whether the first token attends to itself only
-            mixes.append((stored.running, mix.mixed))
-            causal &= not tracing.by_head(mix.weights.detach(), 1)[..., 0, 1:].any().item()
-
+        stored = StoredRun(base_of(target.readout.module))
+        mixes: list[tuple[int | None, tracing.TracedAttention]] = []
         with stored.record(), AttentionKnockout(gate):
-            tracer = tracing.AttentionTracer(on_mix=note)
+            tracer = tracing.AttentionTracer(on_mix=lambda mix: mixes.append((stored.running, mix)))
             _, numbers = tracing.trace_run(target.readout, target.inputs, tracer)
         if not mixes:
             raise ModelError(
@@ -311,13 +305,17 @@ class HeadRun:
                 "Run it with eager attention."
             )
         T = target.ids.shape[1]
-        shapes = {tracing.by_head(mix, 1).shape[1:3] for _, mix in mixes}
+        shapes = {tracing.by_head(mix.mixed, 1).shape[1:3] for _, mix in mixes}
         if len(shapes) != 1 or shapes.pop()[1] != T:
             raise ModelError(
                 f"The heads of {target.model.name} cannot be ablated: not every traced attention "
                 "has the same number of heads and one row for each token. Choose another kind of "
                 "model."
             )
+        weights = (tracing.by_head(mix.weights.detach(), 1) for _, mix in mixes)
+        causal = not any(
+            of_heads[..., 0, 1:].any() for of_heads in weights
+        )  # as the first token is
         sink = 0 if target.special[0] and causal else target.sink
         rows = [row for row in range(T) if row != sink or not keep_sink]
         return cls(target, stored, mixes, numbers, rows, gate)
@@ -325,12 +323,12 @@ class HeadRun:
     @property
     def outputs(self) -> list[Tensor]:
         """The outputs of the heads of each layer, before W^O, (H, T, d_v) each."""
-        return [tracing.by_head(mix.detach(), 1)[0] for _, mix in self.mixes]
+        return [tracing.by_head(mix.mixed.detach(), 1)[0] for _, mix in self.mixes]
 
     @property
     def heads(self) -> int:
         """The number of heads of a layer."""
-        return tracing.by_head(self.mixes[0][1], 1).shape[1]
+        return tracing.by_head(self.mixes[0][1].mixed, 1).shape[1]
 
     @property
     def every_head(self) -> list[tuple[Head]]:
@@ -339,13 +337,12 @@ class HeadRun:
 
     def estimate(self, number: Tensor, replacement: Outputs) -> Tensor:
         """Return what a number () of the run loses without each head to first order, (L, H)."""
-        mixed = [mix for _, mix in self.mixes]
         tracing.expect_gradients(number)
+        mixed = [mix.mixed for _, mix in self.mixes]
         gradients = torch.autograd.grad(number, mixed, materialize_grads=True)
         effects = []
-        for mix, gradient, other in zip(mixed, gradients, replacement, strict=True):
-            difference = tracing.by_head(mix.detach(), 1)[0] - other
-            terms = tracing.by_head(gradient, 1)[0][:, self.rows] * difference[:, self.rows]
+        for output, gradient, other in zip(self.outputs, gradients, replacement, strict=True):
+            terms = (tracing.by_head(gradient, 1)[0] * (output - other))[:, self.rows]
             effects.append(terms.double().sum((-2, -1)).cpu())
         estimate = torch.stack(effects)
         if not estimate.isfinite().all():

@@ -58,10 +58,9 @@ def weights_of(score: Score) -> Iterator[Tensor]:
     In an encoder–decoder those of the encoder come first, then the self-attention and the
     cross-attention of each layer of the decoder.
     """
-    stacks, T = score.readout.stacks, score.ids.shape[1]
     for record in score.result:
-        weights = record.weights()
-        yield stacks.place(record.path).embed(weights, T) if stacks else weights
+        place = score.readout.stacks.place(record.path)
+        yield place.embed(record.weights(), score.ids.shape[1])
 
 
 def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
