@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.compare.result import CompareResult
@@ -131,11 +130,11 @@ class _Change:
     """Sums over texts of the changes of statistics from one model to another."""
 
     def __init__(self, heads: Sequence[HeadName], seed: int) -> None:
-        self.width, self._seed = len(heads) * len(NAMES), seed
-        self.moments, self.signs = aggregate.Moments(self.width), aggregate.SignFlips(self.width)
+        self.shape, self._seed = (len(heads), len(NAMES)), seed
+        self.moments, self.signs = aggregate.Moments(*self.shape), aggregate.SignFlips(*self.shape)
 
     def add(self, texts: Sequence[int], before: Tensor, after: Tensor) -> None:
-        """Add the statistics of texts with these numbers, (N, K · S) each."""
+        """Add the statistics of texts with these numbers, (N, K, S) each."""
         self.moments.add(after - before)
         signs = aggregate.draw_signs(np.array(texts), self._seed)
         self.signs.add(signs, aggregate.difference(after, before))
@@ -196,7 +195,7 @@ class _Comparison:
         one = self._verified(corpus, results)
         other = self._verified(again, again.verified(sample))
         change, apart = _Change(self.heads, self.seed), aggregate.Moments(len(self.heads))
-        means, count = [aggregate.Moments(change.width) for _ in range(2)], corpus.rows
+        means, count = [aggregate.Moments(*change.shape) for _ in range(2)], corpus.rows
         for texts in in_parts:
             self._expect_same_tokens(again, texts)
             for batch in one.batched(texts):
@@ -209,10 +208,9 @@ class _Comparison:
             self.tokens += sum(map(len, texts))
             say(f"{self.texts:,} texts", count and (texts[-1].number + 1) / count)
         self.means, self.steps = [aggregate.bounded(mean.estimates()) for mean in means], [change]
-        self.changes, distance = corpus.changes, apart.estimates()
-        for name in ("mean", "low", "high"):
-            numbers = torch.from_numpy(getattr(distance, name))
-            self.apart[f"apart_{name}".removesuffix("_mean")] = numbers.clamp(0, 1)
+        intervals = _fields(("apart", "apart_low", "apart_high"), [apart.estimates()])
+        self.apart = {name: numbers[0].clamp(0, 1) for name, numbers in intervals.items()}
+        self.changes = corpus.changes
 
     def _written(self, parts: Iterable[list[CorpusText]]) -> Iterator[list[CorpusText]]:
         """Yield the parts of the corpus, and write them."""
@@ -244,11 +242,10 @@ class _Comparison:
                     if number:
                         self._expect_same_tokens(corpus, texts_of_part)
                     of_part = heads.measure(texts_of_part)
-                    values = of_part.value.flatten(1)
-                    np.save(file, values.numpy())
+                    np.save(file, of_part.value.numpy())
                     if number:
                         known = torch.from_numpy(np.load(before)).double()
-                        change.add(of_part.numbers, known, values.double())
+                        change.add(of_part.numbers, known, of_part.value.double())
                     texts += len(texts_of_part)
                     say(f"{corpus.model.name}: {texts:,} texts", texts / max(texts, self.texts))
                     yield of_part
@@ -274,13 +271,9 @@ class _Comparison:
             heads=self.heads,
             statistics=NAMES,
             checkpoints=labels or _short_names(self.provenances),
-            mean=_by_head([one.mean for one in self.means]),
-            low=_by_head([one.low for one in self.means]),
-            high=_by_head([one.high for one in self.means]),
-            change=_by_head([one.mean for one in changes]),
-            change_low=_by_head([one.low for one in changes]),
-            change_high=_by_head([one.high for one in changes]),
-            p_value=_by_head(p_values),
+            **_fields(("mean", "low", "high"), self.means),
+            **_fields(("change", "change_low", "change_high"), changes),
+            p_value=torch.from_numpy(np.array(p_values)),
             roles=tuple(self.roles),
             texts=self.texts,
             tokens=self.tokens,
@@ -305,16 +298,17 @@ def _short_names(provenances: Sequence[Provenance]) -> tuple[str, ...]:
     return tuple(f"{number}. {name}" for number, name in enumerate(names, start=1))
 
 
-def _by_head(values: Sequence[NDArray[Any]]) -> Tensor:
-    """Return numbers (…, K · S) as a tensor, (…, K, S)."""
-    numbers = np.array(values)
-    return torch.from_numpy(numbers.reshape(*numbers.shape[:-1], -1, len(NAMES)))
+def _fields(names: Sequence[str], estimates: Sequence[aggregate.Estimates]) -> dict[str, Any]:
+    """Return the means and the ends of their intervals, stacked, as three fields of a result."""
+    parts = zip(names, ("mean", "low", "high"), strict=True)
+    stacked = {name: np.array([getattr(one, part) for one in estimates]) for name, part in parts}
+    return {name: torch.from_numpy(numbers) for name, numbers in stacked.items()}
 
 
 def _measure_both(
     one: HeadStatistics, other: HeadStatistics, texts: Sequence[CorpusText]
 ) -> list[Tensor]:
-    """Return the statistics (N, K · S) of both models, and the distances of heads, (N, K)."""
+    """Return the statistics (N, K, S) of both models, and the distances of heads, (N, K)."""
     attentions: list[Attention] = []  # of the first model: queries and keys only
     values: tuple[list[Tensor], list[Tensor]] = [], []
     distances: list[Tensor] = []
@@ -331,8 +325,7 @@ def _measure_both(
 
     one.run(texts, add_first)
     other.run(texts, add_second)
-    both = [torch.cat(layers, dim=1).flatten(1) for layers in values]
-    return [numbers.double() for numbers in (*both, torch.cat(distances, dim=1))]
+    return [torch.cat(layers, dim=1).double() for layers in (*values, distances)]
 
 
 def _distance(first: Attention, second: Attention, statistics: WeightStatistics) -> Tensor:

@@ -37,7 +37,7 @@ _PAIR_WEIGHTS = 2**22  # that are compared at once
 class CorpusStatistics:
     """The statistics of K heads over a corpus, of which each has S."""
 
-    value: Estimates  # of K · S numbers, head by head
+    value: Estimates  # (K, S)
     even: Floats  # the means with even weights, (K, S)
     shuffled: Floats  # the means with shuffled tokens, (K, S)
     p_even: Floats  # of differences from shuffled keys, whose mean is that of even weights, (K, S)
@@ -69,10 +69,8 @@ def aggregate(
 ) -> CorpusStatistics:
     """Sum up the parts of a survey on a device, in their order; `seed` of flips and of halves."""
     shape = heads, len(statistics)
-    width = heads * len(statistics)
-    value = Moments(width, device)
-    above_shuffled, above_even, other_half = (SignFlips(width, device) for _ in range(3))
-    means = [Moments(width, device) for _ in range(4)]
+    value, *means = (Moments(*shape, device=device) for _ in range(5))
+    above_shuffled, above_even, other_half = (SignFlips(*shape, device=device) for _ in range(3))
     no_baseline = torch.tensor([not one.even_baseline for one in statistics], device=device)
     differences = np.full(heads, -np.inf)
     texts = tokens = compared = held_out = 0
@@ -83,7 +81,7 @@ def aggregate(
         values = part.value, part.even, part.shuffled_keys, part.shuffled
         masks = missing, missing | no_baseline, missing | no_baseline, missing
         ours, even, keys, shuffled = (
-            one.to(device).masked_fill(left_out, torch.nan)[measured].double().flatten(1)
+            one.to(device).masked_fill(left_out, torch.nan)[measured].double()
             for one, left_out in zip(values, masks, strict=True)
         )
         kept = measured.cpu().numpy()
@@ -106,16 +104,15 @@ def aggregate(
         differences = np.maximum(differences, part.differences.double().numpy())
         release_unused()
     say("estimating")
-    averages = [moments.estimates().mean.reshape(shape) for moments in means]
-    even_mean, shuffled_mean, excess, held_out_mean = averages
+    even_mean, shuffled_mean, excess, held_out_mean = (one.estimates().mean for one in means)
     return CorpusStatistics(
         value=bounded(value.estimates(), statistics),
         even=even_mean,
         shuffled=shuffled_mean,
-        p_even=above_even.p_values().reshape(shape),
-        p_shuffled=above_shuffled.p_values().reshape(shape),
+        p_even=above_even.p_values(),
+        p_shuffled=above_shuffled.p_values(),
         excess=excess,
-        p_held_out=np.where(held_out_mean > 0, other_half.p_values().reshape(shape), 1.0),
+        p_held_out=np.where(held_out_mean > 0, other_half.p_values(), 1.0),
         held_out=held_out,
         texts=texts,
         tokens=tokens,
@@ -125,8 +122,8 @@ def aggregate(
 
 
 def bounded(estimates: Estimates, statistics: Sequence[Statistic] = STATISTICS) -> Estimates:
-    """Return estimates of K · S numbers with the intervals of shares from 0 to 1."""
-    shares = np.resize([one.limit is None for one in statistics], len(estimates.mean))
+    """Return estimates (K, S) with the intervals of shares from 0 to 1."""
+    shares = np.array([one.limit is None for one in statistics])
     low, high = (np.where(shares, np.clip(x, 0, 1), x) for x in (estimates.low, estimates.high))
     return replace(estimates, low=low, high=high)
 
@@ -226,7 +223,7 @@ def divergence(P: Tensor, Q: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Estimates:
-    """The means of K numbers over texts that are assumed to be independent."""
+    """The means of numbers over texts that are assumed to be independent."""
 
     mean: Floats
     low: Floats  # where the 95 % interval begins; NaN for fewer than ten texts
@@ -235,15 +232,15 @@ class Estimates:
 
 
 class Moments:
-    """Sums over texts, from which the `Estimates` of K numbers follow."""
+    """Sums over texts, from which the `Estimates` of numbers of any shape follow."""
 
-    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, *shape: int, device: torch.device | str = "cpu") -> None:
         # Of x: the first number, for small variances.
-        self._origin = torch.full((width,), torch.nan, dtype=torch.double, device=device)
-        self._sums = self._origin.new_zeros(4, width)  # of 1, x, x² and x³
+        self._origin = torch.full(shape, torch.nan, dtype=torch.double, device=device)
+        self._sums = self._origin.new_zeros(4, *shape)  # of 1, x, x² and x³
 
     def add(self, values: Tensor) -> None:
-        """Add n texts, (n, K), NaN if missing."""
+        """Add n texts, (n, …), NaN if missing."""
         if not len(values):
             return
         present = ~values.isnan()
@@ -283,7 +280,7 @@ class Moments:
 
 
 class SignFlips:
-    """Sums over texts with flipped signs, from which p-values of K numbers against 0 follow.
+    """Sums over texts with flipped signs, from which p-values of numbers against 0 follow.
 
     If each number is a difference of two that can be exchanged, such as the value of a text and
     that of its shuffled tokens, then its sign is arbitrary under the null hypothesis, and so are
@@ -291,22 +288,22 @@ class SignFlips:
     of texts and any distribution. The values of a text may depend on each other in any way.
     """
 
-    def __init__(self, width: int, device: torch.device | str = "cpu") -> None:
-        self._texts = 0
-        self._squares = torch.zeros(width, dtype=torch.double, device=device)
-        self._flipped = self._squares.new_zeros(FLIPS, width)
+    def __init__(self, *shape: int, device: torch.device | str = "cpu") -> None:
+        self._texts, self._shape = 0, shape
+        self._squares = torch.zeros(math.prod(shape), dtype=torch.double, device=device)
+        self._flipped = self._squares.new_zeros(FLIPS, len(self._squares))
         self._first: list[Tensor] = []  # while all flips can be tried
 
     def add(self, signs: Tensor, values: Tensor) -> None:
-        """Add n texts: signs (n, flips) from `draw_signs`, values (n, K), NaN if missing."""
-        known = values.nan_to_num(0.0)
+        """Add n texts: signs (n, flips) from `draw_signs`, values (n, …), NaN if missing."""
+        known = values.nan_to_num(0.0).flatten(1)
         self._texts += len(known)
         self._squares += (known * known).sum(0)
         self._flipped += signs.T @ known
         self._first = [*self._first, known] if self._texts <= _EXACT else []
 
     def p_values(self) -> Floats:
-        """Return the p-values, (K,): two-sided, corrected for K tests.
+        """Return the p-values: two-sided, corrected for the number of tests.
 
         The statistic of a number is |Σ x| / √(Σ x²), which increases with |t| and is at most √n.
         Each number is compared with the largest statistic in each flip, among the numbers that are
@@ -329,7 +326,7 @@ class SignFlips:
             largest = np.maximum.accumulate(sizes[:, ::-1], axis=1)[:, ::-1]
             above += (largest >= first * (1 - _TIE)).sum(0)
         p_values[order] = np.maximum.accumulate(above / len(flipped))
-        return p_values
+        return p_values.reshape(self._shape)
 
 
 def draw_signs(numbers: NDArray[np.int64], seed: int) -> Tensor:

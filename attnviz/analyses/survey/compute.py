@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from attnviz.agreement import PRECISIONS, bounded_check, dtypes
 from attnviz.analyses.survey.aggregate import CorpusStatistics, aggregate, assign_roles, group_heads
@@ -318,9 +316,6 @@ def _result(
     corpus: TextCorpus | MediaCorpus,
     groups: Sequence[ProbeGroup],
 ) -> SurveyResult:
-    def by_head(values: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(values.reshape(len(heads.heads), len(heads.names)))
-
     distances, clusters = group_heads([result.records for result in sample])
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
     notes = (*_notes_on_layers(sample[0]), *filter(None, [corpus.separate]), *notes)
@@ -330,9 +325,8 @@ def _result(
     return SurveyResult(
         heads=heads.heads,
         statistics=heads.names,
-        **{name: by_head(getattr(totals.value, name)) for name in ("mean", "low", "high")},
-        **{name: by_head(getattr(totals, name)) for name in _BASELINES},
-        count=by_head(totals.value.count).long(),
+        **{name: torch.from_numpy(number) for name, number in vars(totals.value).items()},
+        **{name: torch.from_numpy(getattr(totals, name)) for name in _BASELINES},
         roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
         clusters=tuple(clusters.tolist()),
         distances=distances,
