@@ -107,12 +107,6 @@ class Checkpoint:
         """The model as it was loaded, also of a shadow."""
         return (self.loaded or self).module
 
-    def original(self) -> Checkpoint:
-        """Return the same checkpoint with the model as it was loaded."""
-        if self.loaded is None:
-            return self
-        return replace(self.loaded, special_tokens=self.special_tokens, processors=self.processors)
-
     def reading(self, special_tokens: SpecialTokens | None) -> Checkpoint:
         """Return the same checkpoint that reads typed special tokens in this way, if one is."""
         if special_tokens in (None, self.special_tokens):

@@ -214,9 +214,9 @@ def survey_corpus(
         )
     only_on = {one.role: group.numbers for group in groups for one in group.probes}
     statistics = statistics_for(only_on) if kind == "text" else STATISTICS_OF[kind]
-    # Each worker of Ray has a copy of the model for itself.
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
-    checkpoint = checkpoint.original() if on_ray else checkpoint
+    if on_ray:  # each worker has a copy of the model for itself
+        checkpoint = replace(checkpoint, module=checkpoint.as_loaded, loaded=None)
     options = seed, statistics, only_on, bool(corpus.separate)
     heads = MEASURED_BY.get(kind, HeadStatistics)(checkpoint, records, *options)
     where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
