@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
@@ -359,11 +360,6 @@ def _run(corpus: TextCorpus | MediaCorpus, inputs: Inputs) -> list[AttentionResu
     return [replace(one, provenance=replace(one.provenance, **named)) for one in results]
 
 
-def softmax_only(result: AttentionResult) -> AttentionResult:
-    """Return a result without linear attention; InputError if there is nothing else."""
-    return result.without_linear("statistics of heads need")
-
-
 @dataclass(eq=False)
 class TextCorpus:
     """The texts of a corpus, with the tokens of a model. It is read again in each iteration."""
@@ -374,7 +370,10 @@ class TextCorpus:
     pairs: Sequence[str] | None = None  # the second text of each
     truncate: bool = False  # whether long texts are cut
     skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
-    select: Callable[[AttentionResult], AttentionResult] = softmax_only  # attentions to measure
+    # The attentions to measure: by default those with a softmax.
+    select: Callable[[AttentionResult], AttentionResult] = methodcaller(
+        "without_linear", "statistics of heads need"
+    )
     mark: Callable[[CorpusText], CorpusText] = lambda text: text  # adds to the tokens of a text
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
     positions: bool = False  # whether a model may be measured that reads no tokens

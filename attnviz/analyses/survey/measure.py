@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.analyses.survey.corpus import Encoding, batches, softmax_only
+from attnviz.analyses.survey.corpus import Encoding, batches
 from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError, ModelError
@@ -303,7 +303,7 @@ def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
     """Return a result with what to measure: attentions with a softmax, or the linear ones."""
     softmax = [record for record in result.records if not record.signed]
     if stack is None:
-        return softmax_only(result) if softmax else result
+        return result.without_linear("a survey needs") if softmax else result
     chosen = result.stack(stack)
     if not chosen.records[0].signed and len(chosen) < len(softmax):
         raise InputError(
