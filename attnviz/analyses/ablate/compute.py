@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import index
 from typing import Literal, Unpack
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +25,7 @@ from attnviz.inputs.text import spelled
 from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
-from attnviz.results.arguments import checked_scalars
+from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.axis import locate_known
 from attnviz.runtime.libraries import silence_logs
 from attnviz.runtime.progress import track
@@ -169,7 +167,10 @@ def _outputs_elsewhere(
         return [[] for _ in sites]
     with tracing(sites[0].target.model):
         if patch is not None:
-            return [[_outputs_in(site, patch)] for site in sites]
+            name = "The text to patch from"
+            read = [encode_like(one.target.model, patch, one.reading, name) for one in sites]
+            pairs = zip(sites, read, strict=True)
+            return [[outputs_of(site.target, batch.inputs)] for site, batch in pairs]
         outputs = [outputs_of(site.target) for site in sites]
     if how == "mean":
         return [outputs for _ in sites]
@@ -178,25 +179,15 @@ def _outputs_elsewhere(
 
 def _as_sets(heads: object) -> list[tuple[Head, ...]]:
     """Return sets of heads; a head alone is a set of one."""
-    listed = () if isinstance(heads, str) or not isinstance(heads, Iterable) else tuple(heads)
-    sets = []
-    for one in listed:
-        members = [one] if _is_head(one) else one
-        if not isinstance(members, list | tuple) or not all(map(_is_head, members)):
-            break
-        sets.append(tuple(dict.fromkeys((index(layer), index(head)) for layer, head in members)))
-    if not sets or len(sets) < len(listed) or not all(sets):
+    listed = tuple(heads) if isinstance(heads, Iterable) else ()
+    sets = [[one] if fits(one, Head) else one for one in listed]
+    if not sets or not all(fits(one, Sequence[Head]) and one for one in sets):
         raise InputError(
             'heads must be "all", or pairs of a layer and a head, such as (5, 3), not '
             f"{heads!r:.60}."
         )
-    return list(dict.fromkeys(sets))
-
-
-def _is_head(value: object) -> bool:
-    if not isinstance(value, list | tuple) or len(value) != 2:
-        return False
-    return all(hasattr(n, "__index__") and not isinstance(n, bool | np.bool_) for n in value)
+    numbers = ([(int(layer), int(head)) for layer, head in one] for one in sets)
+    return list(dict.fromkeys(tuple(dict.fromkeys(one)) for one in numbers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,12 +305,6 @@ def _ablate_text(
     where += " but the attention sink" if where and kept else ""
     size = len(run.mixes), run.heads
     return _OneText(chosen, *size, effects, estimate, where, unchanged.double().cpu())
-
-
-def _outputs_in(site: _Site, patch: TextSource) -> list[Tensor]:
-    """Return the outputs of the heads in a text to patch from, with as many tokens."""
-    batch = encode_like(site.target.model, patch, site.reading, "The text to patch from")
-    return outputs_of(site.target, batch.inputs)
 
 
 def _describe(how: str, knock_out: str | None, patch: str | None, several: bool) -> tuple[str, str]:
