@@ -8,8 +8,9 @@ import seaborn as sns
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
 from attnviz.figures.style import LIGHT
+from attnviz.results.text import fraction
 
-CLAIM = LIGHT.claim  # the red of what a title says
+CLAIM, FAINT = LIGHT.claim, LIGHT.faint  # the red of what a title says, and lines behind
 FIRST, SECOND = LIGHT.sides[:2]  # toward the first of two regions, and toward the second
 WIDTH = 183
 
@@ -104,6 +105,14 @@ def maps_with_claim(figure, axes, maps, claimed, low, side, label):
     bar = {"ax": axes, "pad": 0.01, "aspect": 40}
     figure.colorbar(red, format="{x:.0%}", label=label, **bar)
     figure.colorbar(blue, **bar).ax.tick_params(which="both", right=False, labelright=False)
+
+
+def arrow(ax, x, start, end, name):
+    """Draw an arrow up or down, and by how much: what the title says is different."""
+    look = {"arrowstyle": "->", "color": CLAIM, "shrinkA": 2, "shrinkB": 0}
+    ax.annotate("", (x, end), (x, start), arrowprops=look)
+    name = f"  {name} {'+' * bool(end > start)}{fraction(float(end - start))}"
+    ax.text(x, (start + end) / 2, name, color=CLAIM, weight="bold", va="center")
 
 
 def plain_numbers(*axes):

@@ -18,7 +18,7 @@ import torch
 
 import attnviz
 from figures.sentences.facts import facts_of
-from figures.sentences.maps import FUNCTION_WORDS, HALF, MAPS, STEPS, relations
+from figures.sentences.maps import FUNCTION_WORDS, HALF, MAPS, STEPS, relations, rules_of
 from figures.sentences.reading import OneOf, Patterns, clipped, read_all, read_number
 from figures.sentences.worked import EXAMPLE, Worked
 
@@ -611,11 +611,11 @@ def apples(model):
     "Bands reach from the lowest to the highest of them.",
     "In “I love apple”, the sentence with which the others are compared, “apple” enters at <start> "
     "and ends at <alone>.",
-    "The effect of a neighbor is the difference from that: “phones” <add:adds|takes> <adds>, up to "
-    "<phones>, and “pie” <take:takes|adds> <takes>, down to <pie>.",
-    "So “apple” moves toward its neighbor, but stays short of the technical words, which begin at "
+    "The effect of a neighbor is the difference from that (red): “phones” <add:adds|takes> <adds>, "
+    "up to <phones>, and “pie” <take:takes|adds> <takes>, down to <pie>.",
+    "Each pulls “apple” its way, but “apple” stays short of the technical words, which begin at "
     "<border>.",
-    "“phones” moves plain fruits (dotted line: mean) by <mean> on average and <most> at most.",
+    "“phones” moves the fruits (dotted line: mean) by <mean> on average and <most> at most.",
     "In all <size> dimensions “apple” beside “phones” ends <far> from the center of the fruits and "
     "<near> from that of the technical words.",
 )
@@ -636,6 +636,17 @@ def apple_places(model, said):
 
 # ------------------------------------------------------------------------- figures 13, 14 and 19
 
+
+def looking(model):
+    """Return how many heads of layer 1 attend to the next, the previous and the word itself."""
+    weights, words = without_special(read(model, ON_TIME))
+    facts = SimpleNamespace(
+        columns=words, rows=words, special_columns=[False] * len(words), masked=None
+    )
+    rules = [found and found[0] for found in rules_of(facts, weights[1])]
+    return [rules.count(name) for name in ("next", "previous", "itself")]
+
+
 RELATIONS = caption(
     "fig13_heads_of_a_layer",
     "[CLS] and [SEP] are removed and the rows renormalized.",
@@ -646,7 +657,7 @@ RELATIONS = caption(
 
 
 @RELATIONS.sentence(
-    "All <heads> heads of layer <layer> on the same words.",
+    "All <heads> heads of layer <layer> on the same words; these <named> are red.",
     "Of the words that have such a neighbor, head <a> gives <before> of its weight to the previous "
     "word and head <b> <after> to the next word; head <c> gives <itself> to the word itself.",
     "Uniform weights would give <even> each.",
@@ -657,7 +668,7 @@ def relations_of_layer(model, said):
     of_layer, n = weights[1], len(words)
     sums = [(np.trace(of_layer, offset, 1, 2), n - abs(offset)) for offset in (-1, 1, 0)]
     means = [total / rows for total, rows in sums]
-    one = {"heads": len(of_layer), "layer": 1, "how": "more"}
+    one = {"heads": len(of_layer), "layer": 1, "how": "more", "named": sum(looking(model))}
     one |= {slot: mean.argmax() for slot, mean in zip("abc", means, strict=True)}
     names = ("before", "after", "itself")
     one |= {name: mean.max() for name, mean in zip(names, means, strict=True)}
@@ -879,20 +890,21 @@ def title_of_order(model, said):
     return {}
 
 
-@TITLES.sentence("“<word:w>” moves “<other:w>” toward <end:technology|fruit>")
+@TITLES.sentence(
+    "“<word:w>” pulls “<other:w>” toward <end:tech|fruit>, “<second:w>” toward <start:tech|fruit>"
+)
 def title_of_apple(model, said):
     alone, phones, pie = apples(model)[0][-1, 16:19]
     assert phones > alone > pie
-    return {"word": "phones", "other": "apple", "end": "technology"}
+    return {"word": "phones", "other": "apple", "end": "tech", "second": "pie", "start": "fruit"}
 
 
-@TITLES.sentence("Among words, some heads look at the next, the previous, or the word itself")
+@TITLES.sentence(
+    "Among words, <ahead> heads look at the next, <behind> at the previous, <own> at the word "
+    "itself"
+)
 def title_of_relations(model, said):
-    weights, words = without_special(read(model, ON_TIME))
-    means = [np.trace(weights[1], n, 1, 2) / (len(words) - abs(n)) for n in (-1, 1, 0)]
-    assert len({mean.argmax() for mean in means}) == len(means)
-    assert min(mean.max() for mean in means) > HALF
-    return {}
+    return dict(zip(("ahead", "behind", "own"), looking(model), strict=True))
 
 
 @TITLES.sentence("Content words give <share> of their attention to tokens without content")
@@ -1006,8 +1018,9 @@ def file_removed(facts, said):
     "“<text:w>”, layer <layer>, head <head>.",
     "In each tile the <count> queries run down and the keys across.",
     "Each cell joins <cell> × <cell> of the <all> × <all> weights (columns summed, rows averaged).",
+    "The <heads> heads of layer <layer>.",
     "Model: <model:*>.",
-    "Compared with another sentence, “I love apple” (gray); read by <model:*>.",
+    "Red: the difference from “I love apple”, without a neighbor; read by <model:*>.",
     "Last hidden states of <model:*> on “<text:w>”.",
     "“<text:w>”.",
 )
@@ -1019,6 +1032,7 @@ def file_numbers(facts, said):
         layer, head, _ = best_head(read(facts.model, text))
         one |= {"layer": layer, "head": head}
     one |= {"head": 4} if facts.stem == "fig04_steps" else {}
+    one |= {"heads": 12, "layer": 1} if facts.stem == "fig13_heads_of_a_layer" else {}
     one |= {"all": license_text(facts.model)[0]} if "all" in said else {}
     return {name: one[name] for name in said}
 
