@@ -38,14 +38,12 @@ to_fruits, to_tech = ((X[-1, 2 * n + 1] - of[-1]).norm() for of in (fruit_centre
 
 with attnviz.plot.style():
     fig, ax = plt.subplots(figsize=(4.72, 3), layout="constrained")
-    for name, colour, ys in (("fruits", SECOND, fruit_place), ("tech words", FIRST, tech_place)):
-        ax.fill_between(range(7), ys.amin(1), ys.amax(1), color=colour, alpha=0.2, lw=0)
-        ax.text(0.1, ys[0].mean() + 0.06, f"range of {n} {name}", color=colour)
-    for text, colour, ys in zip(
-        texts[2 * n :], ("0.4", FIRST, SECOND), apple_place.T, strict=False
-    ):
-        ax.plot(ys, "o-", color=colour)
-        ax.text(2.5, ys[2:4].max() + 0.035, f"“{text}”", color=colour, ha="center")
+    for name, color, ys in (("fruits", SECOND, fruit_place), ("tech words", FIRST, tech_place)):
+        ax.fill_between(range(7), ys.amin(1), ys.amax(1), color=color, alpha=0.2, lw=0)
+        ax.text(0.1, ys[0].mean() + 0.06, f"range of {n} {name}", color=color)
+    for text, color, ys in zip(texts[2 * n :], ("0.4", FIRST, SECOND), apple_place.T, strict=False):
+        ax.plot(ys, "o-", color=color)
+        ax.text(2.5, ys[2:4].max() + 0.035, f"“{text}”", color=color, ha="center")
     ax.plot(mean_of_controls := control_place.mean(1), ":", color=SECOND)
     ax.text(6.1, mean_of_controls[-1], f"mean of the {n} fruits\nbefore “phones”", color=SECOND)
     arrow(ax, 6.2, alone, phones, "“phones”")
