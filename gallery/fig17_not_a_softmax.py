@@ -1,4 +1,4 @@
-"""The weights that a lesson prints are not the softmax of their scores
+"""None of the {cells} weights printed for “{text}” follows from its scores
 
 A lesson prints these weights for these scores. Each row sums to {sums:.2f}, as weights do, but
 {flagged} of {cells} cells are not the softmax of the scores. A forgotten scale does not explain it.
@@ -16,11 +16,16 @@ follows = stage.from_inputs_follows
 flagged, cells = int((~follows).sum()), follows.numel()
 
 (proof,) = stage.notes
-assert proof.startswith("No scale makes these weights")
+assert proof.startswith("No scale of the scores gives these weights")
 
 difference = (stage.from_inputs - stage.printed).abs()
 i, j = divmod(int(difference.argmax()), len(stage.columns))
 row, column = stage.rows[i], stage.columns[j]
 printed, ours = stage.printed[i, j], stage.from_inputs[i, j]
 
-fig = attnviz.plot.example(worked, width=120)
+text = " ".join(worked.tokens)
+assert flagged == cells
+fig = attnviz.plot.example(worked, width=150, caption="none")
+fig.texts[0].set_text(__doc__.splitlines()[0].format(cells=cells, text=text))
+parts = worked.conclusion(), "own code in float64, no model"
+fig = attnviz.plot.add_caption(fig, text=parts)

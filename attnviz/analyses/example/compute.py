@@ -330,12 +330,12 @@ def _scale_note(
     if least.max() > most.min():
         places = (np.unravel_index(int(at), gaps.shape) for at in (least.argmax(), most.argmin()))
         first, second = (
-            f"“{stage.columns[j]}” and “{stage.columns[k]}” in row “{stage.rows[i]}”"
+            f"“{stage.columns[j]}” and “{stage.columns[k]}” (row “{stage.rows[i]}”) need"
             for i, j, k in places
         )
         yield (
-            f"No scale makes these weights from the scores: {first} ask for {least.max():.2f} or "
-            f"more, {second} for {most.min():.2f} or less"
+            f"No scale of the scores gives these weights: {first} a scale of at least "
+            f"{least.max():.2f}, {second} one of at most {most.min():.2f}"
         )
         return
     for scale in (1.0, float(least.max() + most.min()) / 2):  # a forgotten one is most common

@@ -70,10 +70,10 @@ def example(
             stages[0][1][:0], given = given, []
         left = page.left + _TEXT * (page.width >= WIDE) + _LABEL
         slots = _slots([of for _, of in stages], page.right - left)
-        if given:
-            top = _draw_given(page, given, slots[1], top)
+        top = _draw_given(page, given, slots[1], top)
         for number, (stage, of) in enumerate(stages, start=1):
-            top = _draw_stage(page, number, stage, of, (left, top), slots)
+            title = f"{number} {stage.title}" if len(stages) > 1 else stage.title
+            top = _draw_stage(page, title, stage, of, (left, top), slots)
         parts = (
             worked.conclusion(),
             "own code in float64, no model",
@@ -120,12 +120,12 @@ def _draw_given(page: Page, row: Sequence[Matrix], cell: float, top: float) -> f
 
 
 def _draw_stage(
-    page: Page, number: int, stage: ReplayedStage, row: list[Matrix], place: Place, slots: _Slots
+    page: Page, title: str, stage: ReplayedStage, row: list[Matrix], place: Place, slots: _Slots
 ) -> float:
     """Draw the text of a stage and its matrices, one place for each source; return the end."""
     (left, top), (count, cell, apart) = place, slots
     room = _TEXT - _GAP if page.width >= WIDE else page.room
-    edge = page.subtitle(page.left, top, literal(f"{number} {stage.title}", 120), room)
+    edge = page.subtitle(page.left, top, literal(title, 120), room)
     for text in (stage.formula, *stage.notes):
         edge = page.paragraph(page.left, edge + 0.02, literal(text, 400), room)
     line, below = (top, edge) if page.width >= WIDE else (edge + 0.04, edge)

@@ -101,8 +101,10 @@ def test_no_scale_gives_the_weights_of_likes():
     assert len(wrong(likes, "weights", "from_inputs")) == 9
     assert weights.from_inputs[0].tolist() == pytest.approx([0.539, 0.242, 0.219], abs=6e-4)
     (note,) = weights.notes
-    assert note.startswith("No scale makes these weights from the scores: “like” and “cats”")
-    assert note.endswith("ask for 14.21 or more, “I” and “like” in row “I” for 2.17 or less")
+    assert note.startswith(
+        "No scale of the scores gives these weights: “like” and “cats” (row “I”)"
+    )
+    assert note.endswith("at least 14.21, “I” and “like” (row “I”) need one of at most 2.17")
     scales = torch.linspace(-30, 30, 6001).double()
     scores = likes.given[0].values
     missed = (torch.softmax(scales[:, None, None] * scores, -1) - weights.printed).abs()

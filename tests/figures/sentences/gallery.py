@@ -446,7 +446,7 @@ def slip_largest(model, said):
     return one | {"printed": stage.printed[i, j], "ours": stage.ours[i, j]}
 
 
-@SLIP.sentence("<proof:No scale makes these weights from the scores>: <rest:*>.")
+@SLIP.sentence("<proof:No scale of the scores gives these weights>: <rest:*>.")
 def slip_scale(model, said):
     wrong = read_all(f"{said['proof']}: {said['rest']}", worked("likes").facts, EXAMPLE)
     return {"proof": said["proof"], "rest": OneOf(wrong) if wrong else said["rest"]}
@@ -912,11 +912,11 @@ def title_of_sinks(model, said):
     return {"share": sinks(model)[0].mean(0).sum(0).mean()}
 
 
-@TITLES.sentence("The weights that a lesson prints are not the softmax of their scores")
+@TITLES.sentence("None of the <all> weights printed for “<text:w>” follows from its scores")
 def title_of_slip(model, said):
-    (stage,) = worked("likes").stages
+    (stage,), tokens = worked("likes").stages, worked("likes").facts.tokens
     assert not stage.follows.any()
-    return {}
+    return {"all": stage.follows.size, "text": " ".join(tokens)}
 
 
 # ------------------------------------------------------------------------------------ all files

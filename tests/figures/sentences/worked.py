@@ -249,8 +249,8 @@ def example_untold(facts, said):
 
 
 @EXAMPLE.sentence(
-    "No scale makes these weights from the scores: “<a:w>” and “<b:w>” in row “<row:w>” ask for "
-    "<least> or more, “<c:w>” and “<d:w>” in row “<other:w>” for <most> or less"
+    "No scale of the scores gives these weights: “<a:w>” and “<b:w>” (row “<row:w>”) need a scale "
+    "of at least <least>, “<c:w>” and “<d:w>” (row “<other:w>”) need one of at most <most>"
 )
 def example_scale(facts, said):
     """Each pair of weights of a row allows some scales: log(w / v) = scale · (s − t)."""
