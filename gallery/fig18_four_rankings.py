@@ -12,13 +12,12 @@ prove little about a ranking; scripts/bench.py compares the methods on hundreds 
 """
 
 import matplotlib.pyplot as plt
-from panels import CLAIM, FIRST, SECOND
+from panels import CLAIM, FAINT, FIRST, SECOND
+from regions import FRUIT, TECH
 
 import attnviz
 
-fruit = ["banana", "pear", "cherry", "grape", "peach", "plum", "mango", "lemon"]
-tech = ["computer", "laptop", "phone", "internet", "robot", "camera", "tablet", "software"]
-regions = {"tech": [f"I love {w}" for w in tech], "fruit": [f"I love {w}" for w in fruit]}
+regions = {"tech": [f"I love {w}" for w in TECH], "fruit": [f"I love {w}" for w in FRUIT]}
 model, shifts, title = attnviz.load(), [], __doc__.splitlines()[0]
 for neighbor in ("phones", "pie"):
     text = f"I love apple {neighbor}"
@@ -29,13 +28,12 @@ for neighbor in ("phones", "pie"):
 (phones, phones_effect, phones_attention, _), (pie, pie_effect, pie_attention, _) = (
     [values[-1].item() for values in methods.values()] for _, methods in shifts
 )
-config = model.module.config
-layer, head = config.num_hidden_layers - 1, config.num_attention_heads - 1
+layer, head = model.module.config.num_hidden_layers - 1, model.module.config.num_attention_heads - 1
 least, most = (of(m["rollout"][n] for _, m in shifts for n in range(3)) for of in (min, max))
 assert min(phones, phones_effect, phones_attention, pie_attention) > 0 > max(pie, pie_effect)
 
 with attnviz.plot.style():
-    fig, axes = plt.subplots(2, 4, figsize=(7, 3), sharex="col", sharey="row", layout="constrained")
+    fig, axes = plt.subplots(2, 4, figsize=(7, 3), sharex=True, sharey="row", layout="constrained")
     for row, (shift, methods) in zip(axes, shifts, strict=True):
         words = [shift.words[index] for index in shift.sources]
         for ax, (name, values) in zip(row, methods.items(), strict=True):
@@ -43,9 +41,11 @@ with attnviz.plot.style():
             colors = [("C4", SECOND, FIRST)[signed * (1 + int(value > 0))] for value in values]
             labels = [f"{value:{'+' * signed}.0%}".replace("-", "−") for value in values]
             ax.bar_label(ax.barh(words, values.tolist(), color=colors), labels, padding=2)
-            label, ends = ("← fruit   tech →", (-0.35, 0.25)) if signed else ("no sign", (0, 0.4))
-            ax.set(title=name * (ax in axes[0]), xlim=ends, xticks=[])
-            ax.set_xlabel(label * (ax in axes[1]), color="k" if signed else CLAIM)
+            ax.axvspan(-0.42, 0, color=FAINT, alpha=0.5 * (not signed), lw=0)
+            ax.text(-0.36, 1.3, "no\ndirection" * (not signed), color=CLAIM, weight="bold")
+            label = "← fruit   tech →\nshare of the way" if signed else "share of the attention"
+            ax.set(title=name * (ax in axes[0]), xlim=(-0.42, 0.42), xlabel=label * (ax in axes[1]))
+            ax.set_xticks((-0.2, 0, 0.2), ("−20%", "0", "20%"))
             ax.axvline(0, color="0.5", lw=0.5)
         row[0].set(ylabel=f"“apple {words[-1]}”", ylim=(len(words) - 0.5, -0.5))
     fig.align_ylabels(axes[:, 0])

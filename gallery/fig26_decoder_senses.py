@@ -43,17 +43,19 @@ minilm, smollm2 = map(summary, results)
 beside, stacked = ("ab", (1, 1), (1,), 0.39), ("a;b", (1,), (1, 1), 1.3)
 with attnviz.plot.style():
     fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
-    for ax, result, name in zip(axes, results, ("all-MiniLM-L6-v2", "SmolLM2"), strict=True):
+    names = "all-MiniLM-L6-v2, an encoder", "SmolLM2, a decoder"
+    for ax, result, name in zip(axes, results, names, strict=True):
         accuracy, low, high = ([getattr(s, of) for s in result.scores] for of in BAND)
         ax.fill_between(range(len(low)), low, high, alpha=0.15, lw=0)
         words, end = result.context.accuracy, len(accuracy) - 1
         ax.plot(accuracy, "C0", [0, end], [words] * 2, "C1--", [0, end], [chance] * 2, "0.5")
         from_here(ax, result.since, 0.05)
         look = {"ha": "right", "va": "top"}
-        ax.text(end, 1.09, f"vector of “bank”: {accuracy[-1]:.0%}", color="C0", **look)
-        ax.text(end, words - 0.015, f"other words alone: {words:.0%}", color="C1", **look)
+        ax.text(end, 0.885, f"vector of “bank”: {accuracy[-1]:.0%}", color="C0", **look)
+        below = 0.8 if words > 0.9 else words - 0.015
+        ax.text(end, below, f"the words before it alone: {words:.0%}", color="C1", **look)
         ax.text(end, chance - 0.015, f"guessing: {chance:.0%}", color="0.4", **look)
-        ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense", ylim=(0, 1.1))
+        ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense", ylim=(0, 1))
         ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 proof, other = (result.agreement for result in reversed(results))
 text = f"{count} texts. MiniLM is {other.verdict}; the next line is about SmolLM2 (4-bit weights)"
