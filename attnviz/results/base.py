@@ -13,6 +13,7 @@ import os
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
@@ -379,14 +380,19 @@ def sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
     return [(total + 2**63) % 2**64 - 2**63 for total in sums]
 
 
-def _by_numpy(parts: Sequence[Tensor]) -> Iterator[int]:
-    """Yield the sum of the words of each part; a last word without a neighbor has the last key."""
-    keys = _keys("cpu").numpy()
-    for part in parts:
+def _by_numpy(parts: Sequence[Tensor]) -> list[int]:
+    """Return the sum of the words of each part; a last word without a neighbor has the last key."""
+    keys, count = _keys("cpu").numpy(), torch.get_num_threads()
+
+    def total(part: Tensor) -> int:
         words = part.numpy()
         keyed = words + keys[: words.size]
-        total = int(keyed[: words.size // 2 * 2 : 2].dot(keyed[1::2]))
-        yield total + (int(keys[-1]) * int(keyed[-1]) if words.size % 2 else 0)
+        pairs = int(keyed[: words.size // 2 * 2 : 2].dot(keyed[1::2]))
+        return pairs + (int(keys[-1]) * int(keyed[-1]) if words.size % 2 else 0)
+
+    with ThreadPoolExecutor(count) as pool:
+        shares = [*pool.map(lambda n: [*map(total, parts[n::count])], range(count))]
+    return [shares[n % count][n // count] for n in range(len(parts))]
 
 
 def _on_device(parts: Sequence[Tensor]) -> list[int]:
