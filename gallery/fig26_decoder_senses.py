@@ -6,14 +6,14 @@ output {minilm.right} are correct in all-MiniLM-L6-v2 ({minilm.low:.0%} to {mini
 interval of {level:.0%}, as the bands) and {smollm2.right} in SmolLM2 ({smollm2.low:.0%} to
 {smollm2.high:.0%}); guessing is correct for {chance:.0%}. The senses are separated from layer
 {minilm.since} of {minilm.layers} on, and from layer {smollm2.since} of {smollm2.layers}. The mean
-static embedding of the other words needs no attention and is correct for {minilm.words:.0%} and
-{smollm2.words:.0%}. It is below the band in {minilm.beyond} (inputs of layers, output) of MiniLM
-and in {smollm2.beyond} of SmolLM2. The sentences were written for this figure and are few.
+static embedding of the words before it needs no attention and is correct for {minilm.words:.0%}
+and {smollm2.words:.0%}. It is below the band in {minilm.beyond} (inputs of layers, output) of
+MiniLM and in {smollm2.beyond} of SmolLM2. The sentences were written for this figure and are few.
 """
 
 from types import SimpleNamespace
 
-from panels import from_here, panels
+from panels import from_here, panels, path, shares
 
 import attnviz
 
@@ -29,6 +29,7 @@ ends = [[f"{start} the bank" for start in s.replace("\n", "|").split("|")] for s
 sentences = dict(zip(("river", "money"), ends, strict=True))
 results = [attnviz.senses("bank", sentences, model=name) for name in (None, "smollm2")]
 chance, count, level = results[0].chance, len(results[0].occurrences), 0.95
+NAMES = "all-MiniLM-L6-v2, an encoder", "SmolLM2, a decoder"
 BAND = "accuracy", "low", "high"
 
 
@@ -43,20 +44,17 @@ minilm, smollm2 = map(summary, results)
 beside, stacked = ("ab", (1, 1), (1,), 0.39), ("a;b", (1,), (1, 1), 1.3)
 with attnviz.plot.style():
     fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
-    names = "all-MiniLM-L6-v2, an encoder", "SmolLM2, a decoder"
-    for ax, result, name in zip(axes, results, names, strict=True):
-        accuracy, low, high = ([getattr(s, of) for s in result.scores] for of in BAND)
-        ax.fill_between(range(len(low)), low, high, alpha=0.15, lw=0)
-        words, end = result.context.accuracy, len(accuracy) - 1
-        ax.plot(accuracy, "C0", [0, end], [words] * 2, "C1--", [0, end], [chance] * 2, "0.5")
+    for ax, result, name in zip(axes, results, NAMES, strict=True):
+        path(ax, *([getattr(state, of) for state in result.scores] for of in BAND), "C0")
+        words, last, end = result.context.accuracy, result.scores[-1], len(result.scores) - 1
+        ax.plot([0, end], [words] * 2, "C1--", [0, end], [chance] * 2, "0.5")
         from_here(ax, result.since, 0.05)
         look = {"ha": "right", "va": "top"}
-        ax.text(end, 0.885, f"vector of “bank”: {accuracy[-1]:.0%}", color="C0", **look)
-        below = 0.8 if words > 0.9 else words - 0.015
-        ax.text(end, below, f"the words before it alone: {words:.0%}", color="C1", **look)
+        ax.text(end, 0.83, f"vector of “bank”: {last.accuracy:.0%}", color="C0", **look)
+        ax.text(end, words - 0.015, f"words before, no attention: {words:.0%}", color="C1", **look)
         ax.text(end, chance - 0.015, f"guessing: {chance:.0%}", color="0.4", **look)
-        ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense", ylim=(0, 1))
-        ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense")
+    shares(*axes)
 proof, other = (result.agreement for result in reversed(results))
 text = f"{count} texts. MiniLM is {other.verdict}; the next line is about SmolLM2 (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=(text, "Bands: 95% intervals"), agreement=proof)

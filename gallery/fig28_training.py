@@ -7,10 +7,11 @@ and {after} head {head} gives {rise:.0%} more of its weight to what followed the
 ({low:.0%} to {high:.0%}, an interval of {level:.0%} over the texts). There the model begins to
 copy: the next symbol of the second half is right in {right_before:.0%} of the places at {before},
 in {right_after:.0%} at {after}, and in {right:.0%} at the end. At first no head has a role; at the
-end {induction} have the role induction, {own} own token and {previous} previous token.
+end {induction} have the role induction (red).
 """
 
 import torch
+from panels import CLAIM, GRAY, panels, path, shares, write
 from toy import copying_accuracy, letters_tokenizer, train_to_copy
 
 import attnviz
@@ -21,35 +22,37 @@ copies = train_to_copy(steps=(0, 50, 100, 150, 200, 250), symbols=symbols)
 letters, tokenizer = letters_tokenizer(symbols)
 torch.manual_seed(1)
 ids = torch.rand(texts, symbols).argsort(1)[:, :period].repeat(1, 2)
-accuracy = {f"step {step:,}": copying_accuracy(model, ids) for step, model in copies.items()}
-compared = attnviz.compare(
-    [" ".join(letters[number] for number in row) for row in ids.tolist()],
-    models={
-        f"step {step:,}": attnviz.load(model, tokenizer=tokenizer) for step, model in copies.items()
-    },
-)
+accuracy = [copying_accuracy(model, ids) for model in copies.values()]
+models = {f"step {n}": attnviz.load(one, tokenizer=tokenizer) for n, one in copies.items()}
+read = [" ".join(letters[number] for number in row) for row in ids.tolist()]
+compared = attnviz.compare(read, models=models)
 turn = compared.turns()[0]
 assert compared.statistics[turn.statistic] == "induction"
 at, head = (turn.step, turn.head, turn.statistic), compared.heads[turn.head]
-rise, low, high = (
-    float(numbers[at]) for numbers in (compared.change, compared.change_low, compared.change_high)
-)
-before, after = compared.checkpoints[turn.step : turn.step + 2]
-checkpoints, heads_of_layer = len(copies), len(compared.heads) // 2
-right_before, right_after, right = accuracy[before], accuracy[after], [*accuracy.values()][-1]
-roles = "induction", "own token", "previous token"
-induction, own, previous = map(compared.roles[-1].count, roles)
-assert {*filter(None, compared.roles[-1])} <= {*roles}
+changes = compared.change, compared.change_low, compared.change_high
+rise, low, high = (numbers[at].item() for numbers in changes)
 assert low > 0
-assert not any(compared.roles[0])
-fig = attnviz.plot.compare(compared, caption="none")
-fig.texts[0].remove()  # the title names only the first of these heads
+(before, after), checkpoints = compared.checkpoints[turn.step : turn.step + 2], len(copies)
+heads_of_layer, (right_before, right_after) = len(compared.heads) // 2, accuracy[turn.step :][:2]
+turned = [n for n, role in enumerate(compared.roles[-1]) if role == "induction"]
+right, induction, steps = accuracy[-1], len(turned), [*copies]
+
+means = compared.mean, compared.low, compared.high
+title, shape = __doc__.splitlines()[0].format(induction=induction), ("a;b", (1,), (1.7, 1))
 with attnviz.plot.style():
-    ax = fig.add_axes((0.69, 0.12, 0.3, 0.37))
-    ax.plot([*accuracy], [*accuracy.values()], "C4o-")
-    ax.set(title="Next symbol right, in the second half", ylim=(0, 1.05), xticks=(0, 2, 4))
-    ax.axvspan(turn.step, turn.step + 1, color="0.94", lw=0)
-    ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-title = f"As the model begins to copy, {induction} heads turn to what followed before"
-text = f"{texts} texts; colors: the heads with the role induction, with 95% intervals over texts"
-fig = attnviz.plot.add_caption(fig, title=title, text=text, agreement=compared.agreement)
+    fig, above, below = panels(title, (*shape, 0.52), (*shape, 1.2), sharex=True)
+    above.plot(steps, compared.mean[..., turn.statistic], color=GRAY, lw=0.6)
+    for n in turned:
+        path(above, *(of[:, n, turn.statistic] for of in means), CLAIM, steps, marker="o")
+        y = compared.mean[-1, n, turn.statistic] + (0.02 if n == turn.head else -0.03)
+        write(above, (254, y, f"head {compared.heads[n]}", CLAIM), weight="bold", va="center")
+    below.plot(steps, accuracy, "o-", color="0.2", clip_on=False)
+    write(below, (steps[turn.step] + 2, 0.66, "here it begins\nto copy", "k"), weight="bold")
+    above.set_title("Weight for what followed the same symbol before (gray: the other heads)")
+    below.set_xlim(-4, 278)
+    below.set(title="Next symbol right, in the second half", xlabel="training step", xticks=steps)
+    shares(above, below)
+    for ax in (above, below):
+        ax.axvspan(*steps[turn.step : turn.step + 2], color="0.93", lw=0)
+text = f"{texts} texts; red: the heads with the role induction, with 95% intervals over texts"
+fig = attnviz.plot.add_caption(fig, text=text, agreement=compared.agreement)

@@ -10,7 +10,8 @@ from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from attnviz.figures.style import LIGHT
 from attnviz.results.text import fraction
 
-CLAIM, FAINT = LIGHT.claim, LIGHT.faint  # the red of what a title says, and lines behind
+CLAIM = LIGHT.claim  # the red of what a title says
+GRAY, FAINT = LIGHT.gray, LIGHT.faint  # what a title does not speak of, and what stands behind
 FIRST, SECOND = LIGHT.sides[:2]  # toward the first of two regions, and toward the second
 WIDTH = 183
 
@@ -113,6 +114,20 @@ def arrow(ax, x, start, end, name):
     ax.annotate("", (x, end), (x, start), arrowprops=look)
     name = f"  {name} {'+' * bool(end > start)}{fraction(float(end - start))}"
     ax.text(x, (start + end) / 2, name, color=CLAIM, weight="bold", va="center")
+
+
+def path(ax, y, low, high, color, x=None, **look):
+    """Draw a line with its intervals."""
+    x = range(len(y)) if x is None else x
+    ax.fill_between(x, low, high, color=color, alpha=0.15, lw=0)
+    ax.plot(x, y, color=color, clip_on=False, **look)
+
+
+def shares(*axes):
+    """Let axes go up from 0 to 100%."""
+    for ax in axes:
+        ax.set_ylim(0, 1)
+        ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
 def plain_numbers(*axes):

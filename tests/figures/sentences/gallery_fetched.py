@@ -402,8 +402,8 @@ def last_since(facts, said):
 
 
 @LAST.sentence(
-    "The mean static embedding of the other words needs no attention and is correct for <one> and "
-    "<two>."
+    "The mean static embedding of the words before it needs no attention and is correct for <one> "
+    "and <two>."
 )
 def last_context(facts, said):
     (_, one, count), (_, two, _) = map(last_words, NAMES)
