@@ -51,10 +51,10 @@ def _input_memory(checkpoint: Checkpoint) -> MemoryBudget:
     return MemoryBudget(what, torch.device("cpu"), "Give a smaller one.")
 
 
-def tokenizer_of(checkpoint: Checkpoint, *, of_decoder: bool = False) -> Tokenizer:
+def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     """Return the tokenizer of a model that reads text, or that of its decoder."""
     checkpoint.expect_processors()
-    tokenizer = checkpoint.target_tokenizer if of_decoder else checkpoint.tokenizer
+    tokenizer = checkpoint.target_tokenizer if checkpoint.decodes else checkpoint.tokenizer
     if tokenizer is None:
         raise InputError(
             f"The decoder of {checkpoint.name} has another vocabulary than its encoder. Pass its "
@@ -116,31 +116,29 @@ class Encoded:
 
 
 def encode_texts(
-    checkpoint: Checkpoint, pairs: Sequence[SourcePair], *, truncate: bool, of_decoder: bool = False
+    checkpoint: Checkpoint, pairs: Sequence[SourcePair], *, truncate: bool
 ) -> tuple[dict[str, Tensor], tuple[Axis, ...], tuple[EncodedInput, ...]]:
     """Tokenize texts, or pairs of them, and pad them on the right.
 
     Returns the tensors (N, T) by the name of the model's argument, the axis of each text, and how
     the ids compare with those of the tokenizer's own call.
     """
-    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
-    longest = max_tokens(checkpoint.module, tokenizer, of_decoder=of_decoder)
+    tokenizer = tokenizer_of(checkpoint)
+    longest = max_tokens(checkpoint.module, tokenizer, of_decoder=checkpoint.decodes)
     encoded = []
     for number, pair in enumerate(pairs, start=1):
         try:
-            encoded.append(
-                tokenize(checkpoint, *pair, longest, truncate=truncate, of_decoder=of_decoder)
-            )
+            encoded.append(tokenize(checkpoint, *pair, longest, truncate=truncate))
         except InputError as error:
             if len(pairs) == 1:
                 raise
             raise InputError(f"In text {number:,} of {len(pairs):,}: {error}") from None
-    inputs = pad_texts(checkpoint, [text.fields for text in encoded], of_decoder=of_decoder)
+    inputs = pad_texts(checkpoint, [text.fields for text in encoded])
     length = inputs["input_ids"].shape[1]
     axes = tuple(text.axis(tokenizer, length) for text in encoded)
     rows = inputs["input_ids"].tolist()
     details = tuple(
-        _check(checkpoint, pair, text, axis, row[: len(text.ids)], of_decoder=of_decoder)
+        _check(checkpoint, pair, text, axis, row[: len(text.ids)])
         for pair, text, axis, row in zip(pairs, encoded, axes, rows, strict=True)
     )
     return inputs, axes, details
@@ -153,7 +151,6 @@ def tokenize(
     longest: int | None = None,
     *,
     truncate: bool = False,
-    of_decoder: bool = False,
     may_be_empty: bool = False,
 ) -> Encoded:
     """Return the tokens of a text or of a pair: every text is read here.
@@ -161,7 +158,7 @@ def tokenize(
     A text of more than `longest` tokens, from `max_tokens`, is cut or refused. Special tokens that
     are typed in a text are read as the tokenizer reads them, unless the checkpoint splits them.
     """
-    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
+    tokenizer = tokenizer_of(checkpoint)
     if isinstance(source, TokenIds):
         size = len(tokenizer)
         if others := [token for token in source.ids if not 0 <= token < size]:
@@ -174,7 +171,7 @@ def tokenize(
         text = source.render(tokenizer, checkpoint.name)
         (encoded,) = _encode(tokenizer, [(text, None)], add_special_tokens=False)
     else:
-        (encoded,) = _read(checkpoint, [(source, pair)], of_decoder=of_decoder)
+        (encoded,) = _read(checkpoint, [(source, pair)])
     length = len(encoded.ids)
     if all(encoded.special) and not may_be_empty:
         what = f"text {source[:40]!r} leaves" if isinstance(source, str) else "ids leave"
@@ -187,7 +184,7 @@ def tokenize(
             "Shorten the text, or cut it with --truncate (truncate=True)."
         )
     if isinstance(source, str):
-        (encoded,) = _read(checkpoint, [(source, pair)], of_decoder=of_decoder, cut=longest)
+        (encoded,) = _read(checkpoint, [(source, pair)], cut=longest)
     fields = {name: values[:longest] for name, values in encoded.fields.items()}
     segments, spans = encoded.segments[:longest], encoded.spans[:longest]
     return Encoded(fields, segments, spans, encoded.texts, cut_from=length)
@@ -207,11 +204,7 @@ def tokenize_together(
 
 
 def _read(
-    checkpoint: Checkpoint,
-    pairs: Sequence[TextPair],
-    *,
-    of_decoder: bool = False,
-    cut: int | None = None,
+    checkpoint: Checkpoint, pairs: Sequence[TextPair], cut: int | None = None
 ) -> list[Encoded]:
     """Return strings, or pairs of them, as encoded."""
     strings = [string for pair in pairs for string in pair if string]
@@ -219,9 +212,8 @@ def _read(
         _input_memory(checkpoint).expect(_MEMORY_PER_BYTE * size)
     for string in strings:
         expect_unicode(string, "The text")
-    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
-    options = {"of_decoder": of_decoder, "literal": checkpoint.special_tokens == "split"}
-    return _encode(tokenizer, pairs, cut=cut, **options)
+    options = {"of_decoder": checkpoint.decodes, "literal": checkpoint.special_tokens == "split"}
+    return _encode(tokenizer_of(checkpoint), pairs, cut=cut, **options)
 
 
 def _call(
@@ -347,20 +339,14 @@ def encode_ids(tokenizer: Tokenizer, source: TokenIds) -> Encoded:
 
 
 def _check(
-    checkpoint: Checkpoint,
-    pair: SourcePair,
-    encoded: Encoded,
-    axis: Axis,
-    row: Sequence[int],
-    *,
-    of_decoder: bool,
+    checkpoint: Checkpoint, pair: SourcePair, encoded: Encoded, axis: Axis, row: Sequence[int]
 ) -> EncodedInput:
     """Compare the ids that the model reads with those of the tokenizer's own call."""
-    tokenizer, (source, second) = tokenizer_of(checkpoint, of_decoder=of_decoder), pair
+    tokenizer, (source, second) = tokenizer_of(checkpoint), pair
     most = len(encoded.ids) if encoded.cut_from else None
     differs, notes, uncovered, doubt = list[str](), list[str](), list[str](), None
     if most is not None:
-        kind = "target" if of_decoder else "text"
+        kind = "target" if checkpoint.decodes else "text"
         differs.append(f"{kind} cut from {encoded.cut_from} to {most} tokens")
     is_split = checkpoint.special_tokens == "split"
     if is_split and not isinstance(source, str) and any(encoded.special):
@@ -391,7 +377,7 @@ def _check(
     if isinstance(source, Chat):
         own = source.render(tokenizer, checkpoint.name, ids=True)[:most]
     else:
-        called = _call(tokenizer, [(source, second)], of_decoder=of_decoder, cut=most)
+        called = _call(tokenizer, [(source, second)], of_decoder=checkpoint.decodes, cut=most)
         own = list(called["input_ids"])
         read = set(tokenizer.convert_ids_to_tokens(list(row)))
         typed = [
@@ -430,17 +416,13 @@ def _listed(what: str, parts: Collection[str], option: str = "") -> list[str]:
 
 
 def pad_texts(
-    checkpoint: Checkpoint,
-    encodings: Sequence[Mapping[str, Sequence[int]]],
-    *,
-    of_decoder: bool = False,
+    checkpoint: Checkpoint, encodings: Sequence[Mapping[str, Sequence[int]]]
 ) -> dict[str, Tensor]:
     """Return encoded texts as the model's input tensors (N, T), padded on the right.
 
     Segments go only to a model with a table of them: GPT-2 would look them up among its words.
     """
-    tokenizer = tokenizer_of(checkpoint, of_decoder=of_decoder)
-    module = checkpoint.module
+    tokenizer, module = tokenizer_of(checkpoint), checkpoint.module
     arguments = {*forward_parameters(module), "input_ids", "attention_mask", "token_type_ids"}
     names = arguments.intersection(*encodings)
     if not _reads_segments(module):
@@ -485,13 +467,13 @@ def max_tokens(module: nn.Module, tokenizer: Tokenizer, *, of_decoder: bool = Fa
     return limit if limit < 10**9 else None
 
 
-def spelled(checkpoint: Checkpoint, source: Source, *, of_decoder: bool = False) -> TextPair:
+def spelled(checkpoint: Checkpoint, source: Source) -> TextPair:
     """Return the text of a source, or both of a pair; "" of ids without a tokenizer."""
     if isinstance(source, str):
         return source, None
-    if of_decoder and checkpoint.target_tokenizer is None:
+    if checkpoint.decodes and checkpoint.target_tokenizer is None:
         return "", None
-    return tokenize(checkpoint, source, of_decoder=of_decoder).texts
+    return tokenize(checkpoint, source).texts
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:
@@ -542,9 +524,8 @@ def encode_target(
         last = "the last id of the target is predicted, not read"
         notes = [() if one.shifted else (last,) for one in alone]
         return inputs, axes, tuple(EncodedInput(notes=note) for note in notes)
-    labels, axes, details = encode_texts(
-        checkpoint, [(text, None) for text in targets], truncate=truncate, of_decoder=True
-    )
+    decoder, texts = replace(checkpoint, decodes=True), [(text, None) for text in targets]
+    labels, axes, details = encode_texts(decoder, texts, truncate=truncate)
     mask, shifted = labels["attention_mask"], _shift(module, labels["input_ids"])
     axes = tuple(axis.at(range(len(axis) - 1)) for axis in axes)
     if shifted.shape[1] < mask.shape[1]:  # the tokenizer itself writes the decoder's first token
@@ -558,7 +539,7 @@ def encode_target(
 
 def encode_prefix(checkpoint: Checkpoint, text: str) -> TokenIds:
     """Return what a decoder reads before the token after a text, without the one that ends it."""
-    encoded = tokenize(checkpoint, text, of_decoder=True, may_be_empty=True)
+    encoded = tokenize(replace(checkpoint, decodes=True), text, may_be_empty=True)
     is_added = bool(encoded.ids) and encoded.special[-1] and encoded.spans[-1] == (0, 0)
     ids = encoded.ids[:-1] if is_added else encoded.ids
     # The shift drops the last label, whatever it is.

@@ -59,6 +59,7 @@ class Checkpoint:
     loaded: Checkpoint | None = None  # of a shadow, the checkpoint with the model as it was loaded
     writes: int = 0  # of a shadow, how often the weights had been written when it was made
     lacks: str = ""  # which processor an object came without, and what to pass
+    decodes: bool = False  # whether texts are those of its decoder
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.name!r}, {type(self.module).__name__}, {self.sha256[:12]})"

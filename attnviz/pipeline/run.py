@@ -537,7 +537,7 @@ class _Run:
             model=checkpoint.name, weights_sha256=report.weights_sha256, text=text,
             pair=pair, dtype=report.dtype,
             device=report.device, versions=report.versions,
-            target=spelled(checkpoint, target, of_decoder=True)[0] or None,
+            target=spelled(replace(checkpoint, decodes=True), target)[0] or None,
             cut_from=known.cut_from,
             image=inputs.pictures[0].name if inputs.pictures else None, audio=batch.sound,
             generated=generated, computation=self.computation,
