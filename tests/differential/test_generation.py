@@ -1,7 +1,6 @@
 """The map of a generation: one pass over the text and what was written, compared with the steps."""
 
 import itertools
-from copy import deepcopy
 
 import pytest
 import torch
@@ -10,11 +9,8 @@ from families import TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.capture.capture import capture
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs.batch import encode
 
-FAMILIES = ["gpt2", "llama", "t5", "bart"]
 TOKENS = 3
 
 
@@ -28,22 +24,23 @@ def sharp(family, dtype=torch.float32):
 
 
 @pytest.mark.parametrize(
-    "family",
-    [pytest.param(one, marks=pytest.mark.long if one == "gpt2" else ()) for one in FAMILIES],
+    ("family", "dtype"),
+    [
+        ("llama", torch.float32),
+        ("t5", torch.float32),
+        ("bart", torch.float32),
+        ("llama", torch.bfloat16),
+        ("t5", torch.bfloat16),
+    ],
 )
-def test_steps_and_one_pass_give_the_same_logits(family, tokenizer):
-    result = attnviz.load(sharp(family), tokenizer=tokenizer).attend(TEXTS[0], generate=TOKENS)
-    assert result.agreement.verdict == "verified", result.agreement.summary()
-    (steps,) = result.agreement.analysis
-    assert steps.name == "logits of the steps"
-    assert 0 < steps.difference <= 1e-5
-
-
-@pytest.mark.parametrize("family", FAMILIES[1:3])
-def test_in_bfloat16_too(family, tokenizer):
-    model = attnviz.load(sharp(family, torch.bfloat16), tokenizer=tokenizer)
+def test_steps_and_one_pass_give_the_same_logits(family, dtype, tokenizer):
+    model = attnviz.load(sharp(family, dtype), tokenizer=tokenizer)
     agreement = model.attend(TEXTS[2], generate=TOKENS).agreement
     assert agreement.verdict == "verified", agreement.summary()
+    (steps,) = agreement.analysis
+    assert steps.name == "logits of the steps"
+    assert steps.difference > 0
+    assert dtype == torch.bfloat16 or steps.difference <= 1e-5
 
 
 def test_the_map_is_that_of_the_generated_text(tokenizer):
@@ -51,20 +48,18 @@ def test_the_map_is_that_of_the_generated_text(tokenizer):
     module = tiny("gpt2")
     model = attnviz.load(module, tokenizer=tokenizer)
     result = model.attend(TEXTS[2], generate=TOKENS)
-    inputs = encode(model.checkpoint, [TEXTS[2]]).inputs
+    inputs = tokenizer(TEXTS[2], return_tensors="pt", return_token_type_ids=False)
     with torch.no_grad():
         ids = module.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
-    read = ids[:, :-1]
-    (alone,) = capture(module, {"input_ids": read})
-    for stitched, whole in zip(result, alone.records, strict=True):
+    alone = model.attend(inputs={"input_ids": ids[:, :-1]})
+    for stitched, whole in zip(result, alone, strict=True):
         assert_close(stitched.weights(), whole.weights(), rtol=0, atol=1e-5)
         assert_close(stitched.query, whole.query, rtol=0, atol=1e-4)
     assert result.provenance.generated == tokenizer.decode(ids[0, len(inputs["input_ids"][0]) :])
 
 
-@pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.long)])
-def test_both_sides_have_the_right_tokens(family, tokenizer):
-    result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("a train", generate=3)
+def test_both_sides_have_the_right_tokens(tokenizer):
+    result = attnviz.load(tiny("t5"), tokenizer=tokenizer).attend("a train", generate=3)
     cross = result.stack().record(0)
     assert result.stacks == ("encoder", "decoder", "cross")
     assert cross.key_axis.labels == ("[CLS]", "a", "train", "[SEP]")
@@ -232,27 +227,6 @@ def test_a_model_whose_tokens_attend_to_later_ones_is_refused(tokenizer):
     module = OneMask(language_model("roberta").config).eval()
     with pytest.raises(ModelError, match="attend to later ones"):
         attnviz.load(module, tokenizer=tokenizer).attend("the train left", generate=3)
-
-
-def test_maps_that_certainly_fit_in_no_memory_are_refused_at_once(tokenizer):
-    unlimited = deepcopy(tokenizer)
-    unlimited.model_max_length = 10**30
-    model = attnviz.load(language_model("bloom"), tokenizer=unlimited)
-    for entry in (attnviz.attend, attnviz.explain, attnviz.explain_generation):
-        with pytest.raises(InputError, match="of 1,000,000,000 tokens"):
-            entry("the train left", generate=10**9, model=model)
-
-
-def test_the_modules_of_the_model_are_as_before(tokenizer):
-    config = transformers.BigBirdConfig(
-        vocab_size=30522, hidden_size=48, num_hidden_layers=1, num_attention_heads=4,
-        intermediate_size=64, block_size=4, num_random_blocks=1, max_position_embeddings=512,
-    )  # fmt: skip
-    module = transformers.BigBirdModel(config).eval()
-    before = {name: (part, dict(vars(part))) for name, part in module.named_modules()}
-    attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[2])  # too short for blocks
-    after = {name: (part, dict(vars(part))) for name, part in module.named_modules()}
-    assert before == after
 
 
 def test_more_tokens_than_the_model_can_read_are_refused(tokenizer):

@@ -156,6 +156,3 @@ def test_a_model_object_is_not_moved(tokenizer):
         InputError, match="device_map cannot be used: a model object is never changed"
     ):
         attnviz.load(tiny("llama"), tokenizer=tokenizer, device_map="auto")
-
-
-# --- on the command line

@@ -77,7 +77,7 @@ def test_exact_layers_that_do_not_exist(model, layers, message):
         attnviz.attend(TWICE, model=model, mode="streamed", **layers)
 
 
-@pytest.mark.parametrize("family", ["bloom", "mpt", "deberta", "longformer", "reformer"])
+@pytest.mark.parametrize("family", ["bloom", "deberta", "longformer"])
 def test_invisible_attention_is_refused(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     with pytest.raises(ModelError, match='mode="full"'):
@@ -105,16 +105,6 @@ def test_long_texts_are_streamed_automatically_and_short_ones_are_not(model, mon
     assert (len(short.streamed), len(short.records)) == (0, 6)
     assert (len(long.streamed), len(long.records)) == (6, 0)
     assert attnviz.attend(TWICE, model=model, mode="full").records
-
-
-def test_the_model_is_left_unchanged(model):
-    module = model.module
-    hooks = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in module.modules()]
-    before = module.config._attn_implementation
-    attnviz.attend(TEXTS[0], model=model, mode="streamed")
-    assert module.config._attn_implementation == before
-    after = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in module.modules()]
-    assert after == hooks
 
 
 def test_attention_fused_by_torch_is_not_missed(tokenizer):
@@ -172,12 +162,6 @@ def test_chunked_attention_has_the_positions_of_full_maps(tokenizer):
     attentions = attnviz.attend(LONG[:200], model=model, mode="streamed").streamed
     whole = attnviz.attend(LONG[:200], model=model).records
     assert [(each.stack, each.layer) for each in attentions] == [(r.stack, r.layer) for r in whole]
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.long)])
-def test_low_precision_is_verified(dtype):
-    low = attnviz.load(dtype=dtype)
-    assert attnviz.verify(2 * TWICE, model=low, mode="streamed").verdict == "verified"
 
 
 def test_functions_that_need_full_maps_say_so(model):

@@ -1,10 +1,9 @@
-"""Shared captures in which all faults are planted, and the table of faults."""
+"""Shared captures in which all faults are planted."""
 
 import pytest
 import torch
 from families import TEXTS, TWO_SIDED, tiny
-from fault_table import FaultTable, print_table
-from planting import MAIN_PLACES, NO_PROVENANCE, expect_caught, plant, prove_each
+from planting import NO_PROVENANCE, prove_each
 
 import attnviz
 from attnviz import agreement
@@ -59,38 +58,3 @@ def honest(captured):
         return proofs_by_key[family, dtype]
 
     return of
-
-
-@pytest.fixture
-def tally(record_property):
-    """Record the results of a test for the table of faults."""
-    return FaultTable(record_property)
-
-
-@pytest.fixture
-def see_caught(captured, honest, tally):
-    """Return a function that plants a fault in a model and checks that it is caught and named."""
-
-    def see(fault, place, dtype):
-        family = place.partition("/")[0]
-        tally.fault(f"in {place}" if place in MAIN_PLACES else "in other models")
-        captures, proofs = captured(family, dtype), honest(family, dtype)
-        checks = [
-            expect_caught(fault, captures[text], proofs[text], index, record)
-            for text, index, record in plant(fault, place, captures)
-        ]
-        assert checks, "the fault was not planted"
-        tally.honest(
-            [check for text_proofs in proofs for proof in text_proofs for check in proof.checks],
-            dtype,
-        )
-        tally.planted(checks, dtype)
-
-    return see
-
-
-def pytest_terminal_summary(terminalreporter):
-    reports = [report for kind in terminalreporter.stats.values() for report in kind]
-    print_table(
-        terminalreporter, [report for report in reports if getattr(report, "when", "") == "call"]
-    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-import pytest
 import torch
-from pairs import is_kept
 
 from attnviz import agreement
 from attnviz.agreement.compare import compare, model_values, prove
@@ -59,29 +57,6 @@ def prove_each(capture):
     """Return the proof of every attention of a text."""
     pairs = zip(capture.records, capture.references, strict=True)
     return [prove([(record, model_values(record, reference))])[0] for record, reference in pairs]
-
-
-def dtypes_in(fault, place):
-    """Return the dtypes of a pair. Float16 lies between the others: it is tested in some places."""
-    return [d for d in fault.dtypes if place in IN_FLOAT16 or d != torch.float16]
-
-
-def cases(faults, *families):
-    """Return a parametrize marker with each fault in each place and each dtype.
-
-    Those that find nothing that the kept pairs do not find are marked as long.
-    """
-    parameters = [
-        pytest.param(
-            fault, place, dtype, id=f"{fault.name}-{place}-{str(dtype)[6:]}",
-            marks=() if is_kept(fault, place, dtype) else pytest.mark.long,
-        )
-        for fault in faults
-        for place in fault.places
-        for dtype in dtypes_in(fault, place)
-        if place.partition("/")[0] in families
-    ]  # fmt: skip
-    return pytest.mark.parametrize(("fault", "place", "dtype"), parameters)
 
 
 def position(records, place):

@@ -1,6 +1,5 @@
 """Faults beside the maps: in the decomposition of a shift, and in the stages of a head."""
 
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -8,8 +7,7 @@ import torch
 
 import attnviz
 from attnviz.agreement import verify
-from attnviz.attribution import deeplift
-from attnviz.attribution.decomposition import decompose
+from attnviz.attribution import decomposition, deeplift
 from attnviz.attribution.target import Readout
 from attnviz.capture.capture import capture
 from attnviz.capture.watch import restoring
@@ -21,42 +19,35 @@ PAIR = ["the bank was full of mud.", "the bank was full of cash."]
 EXACT = 1e-5  # relative to the length of the shift, in float32
 
 
-def error_of(model, tokenizer, tally, kind="planted"):
+def error_of(model, tokenizer):
     """Return the difference between a shift and the sum of its contributions."""
     inputs = dict(tokenizer(PAIR, return_tensors="pt"))
     with restoring(model.module):
-        error = decompose(Readout.word(model.module, [2]), inputs).error
-    if kind == "planted":
-        tally.fault("in the account of a shift")
-    tally.figure(kind, "sum of a shift", torch.float32, error / EXACT)
-    return error
+        return decomposition.decompose(Readout.word(model.module, [2]), inputs).error
 
 
-def test_without_a_fault_all_parts_add_up(model, tokenizer, tally):
-    assert error_of(model, tokenizer, tally, "honest") < EXACT
+def without_routing(monkeypatch):
+    parts = decomposition._parts
+
+    def fault(*given):
+        value, routing = parts(*given)
+        return value, torch.zeros_like(routing)
+
+    monkeypatch.setattr(decomposition, "_parts", fault)
 
 
-def without_routing(parts):
-    return lambda *given: (parts(*given)[0], torch.zeros_like(parts(*given)[1]))
+def without_head_2(monkeypatch):
+    parts = decomposition._parts
 
-
-def without_head_2(parts):
     def fault(*given):
         value, routing = (part.clone() for part in parts(*given))
         value[2] = routing[2] = 0
         return value, routing
 
-    return fault
+    monkeypatch.setattr(decomposition, "_parts", fault)
 
 
-@pytest.mark.parametrize("fault", [without_routing, without_head_2])
-def test_a_missing_contribution_is_detected(model, tokenizer, monkeypatch, fault, tally):
-    room = importlib.import_module("attnviz.attribution.decomposition")
-    monkeypatch.setattr(room, "_parts", fault(room._parts))
-    assert error_of(model, tokenizer, tally) > 100 * EXACT
-
-
-def test_a_norm_scale_off_by_1_percent_is_detected(model, tokenizer, monkeypatch, tally):
+def norm_scale_one_percent_off(monkeypatch):
     original = deeplift.DeepLift.other
 
     def off(tracer, name, *call):
@@ -66,19 +57,33 @@ def test_a_norm_scale_off_by_1_percent_is_detected(model, tokenizer, monkeypatch
         return result
 
     monkeypatch.setattr(deeplift.DeepLift, "other", off)
-    assert error_of(model, tokenizer, tally) > 10 * EXACT
 
 
-def test_an_unknown_function_increases_the_error(model, tokenizer, monkeypatch, tally):
+def norm_that_is_differentiated(monkeypatch):
     def derivative(tracer, x, shape, weight, bias, eps):
         return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
     monkeypatch.setattr(deeplift.DeepLift, "normalize", derivative)
-    assert error_of(model, tokenizer, tally) > 100 * EXACT
 
 
-def test_the_faulty_stage_is_named(model, tally):
-    tally.fault("in a head taken apart")
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [
+        (without_routing, 100),
+        (without_head_2, 100),
+        (norm_scale_one_percent_off, 10),
+        (norm_that_is_differentiated, 100),
+    ],
+)
+def test_parts_of_a_shift_that_do_not_add_up_are_detected(
+    fault, least, model, tokenizer, monkeypatch
+):
+    assert error_of(model, tokenizer) < EXACT
+    fault(monkeypatch)
+    assert error_of(model, tokenizer) > least * EXACT
+
+
+def test_the_faulty_stage_is_named(model):
     batch = encode(model.checkpoint, [TEXT])
     (captured,) = capture(model.module, batch.inputs, batch.axes)
     records = [replace(r, scale=r.scale * 1.01) if r.layer == 2 else r for r in captured.records]

@@ -19,42 +19,19 @@ from attnviz.streaming.cpu import _RowBlock
 LONG = "the train left the station on time and nobody noticed that it was early. " * 4
 
 
-def scoring_of(change):
-    """Plant changed score inputs."""
-
-    def plant(monkeypatch):
-        attend = streamed.attend
-        monkeypatch.setattr(
-            streamed, "attend", lambda scoring, value, **how: attend(change(scoring), value, **how)
-        )
-
-    return plant
+def same(given):
+    return given
 
 
-def summary_of(change):
-    """Plant a changed summary."""
+def reduced(*, scoring=same, summary=same, output=same):
+    """Plant changed score inputs, a changed summary or changed attention vectors."""
 
     def plant(monkeypatch):
         attend = streamed.attend
 
-        def changed(scoring, value, **how):
-            output, summary = attend(scoring, value, **how)
-            return output, change(summary)
-
-        monkeypatch.setattr(streamed, "attend", changed)
-
-    return plant
-
-
-def output_of(change):
-    """Plant changed attention vectors."""
-
-    def plant(monkeypatch):
-        attend = streamed.attend
-
-        def changed(scoring, value, **how):
-            output, summary = attend(scoring, value, **how)
-            return change(output), summary
+        def changed(given, value, **how):
+            vectors, numbers = attend(scoring(given), value, **how)
+            return output(vectors), summary(numbers)
 
         monkeypatch.setattr(streamed, "attend", changed)
 
@@ -62,29 +39,33 @@ def output_of(change):
 
 
 FAULTS = {
-    "scale 1 % off": scoring_of(lambda each: replace(each, scale=each.scale * 1.01)),
-    "heads swapped": scoring_of(lambda each: replace(each, query=each.query.flip(0))),
-    "causal": scoring_of(lambda each: replace(each, visible=replace(each.visible, after=0))),
-    "last key lost": scoring_of(
-        lambda each: replace(
+    "scale 1 % off": reduced(scoring=lambda each: replace(each, scale=each.scale * 1.01)),
+    "heads swapped": reduced(scoring=lambda each: replace(each, query=each.query.flip(0))),
+    "causal": reduced(scoring=lambda each: replace(each, visible=replace(each.visible, after=0))),
+    "last key lost": reduced(
+        scoring=lambda each: replace(
             each,
             visible=replace(each.visible, keys=torch.arange(each.shape[2]) < each.shape[2] - 1),
         )
     ),
-    "output of another row": output_of(lambda output: output.roll(1, 1)),
-    "cells rolled": summary_of(lambda each: replace(each, mean=each.mean.roll(1, -1))),
-    "largest halved": summary_of(lambda each: replace(each, largest=each.largest / 2)),
-    "received shifted": summary_of(lambda each: replace(each, received=each.received.roll(5, -1))),
-    "entropy in bits": summary_of(lambda each: replace(each, entropy=each.entropy * 1.4427)),
-    "distance off by one": summary_of(lambda each: replace(each, distance=each.distance + 1)),
-    "first of another": summary_of(lambda each: replace(each, first=each.itself)),
-    "itself is previous": summary_of(lambda each: replace(each, itself=each.previous)),
-    "vectors too short": output_of(lambda output: output * 0.95),
-    "other top keys": summary_of(lambda each: replace(each, top_keys=each.top_keys.flip(1))),
-    "other keys marked": summary_of(lambda each: replace(each, marked=1 - each.marked)),
-    "sums of exponentials": summary_of(lambda each: replace(each, lse=each.lse + 0.01)),
-    "all rows empty": summary_of(lambda each: replace(each, empty=torch.ones_like(each.empty))),
-    "NaN": summary_of(lambda each: replace(each, entropy=each.entropy * torch.nan)),
+    "output of another row": reduced(output=lambda output: output.roll(1, 1)),
+    "cells rolled": reduced(summary=lambda each: replace(each, mean=each.mean.roll(1, -1))),
+    "largest halved": reduced(summary=lambda each: replace(each, largest=each.largest / 2)),
+    "received shifted": reduced(
+        summary=lambda each: replace(each, received=each.received.roll(5, -1))
+    ),
+    "entropy in bits": reduced(summary=lambda each: replace(each, entropy=each.entropy * 1.4427)),
+    "distance off by one": reduced(summary=lambda each: replace(each, distance=each.distance + 1)),
+    "first of another": reduced(summary=lambda each: replace(each, first=each.itself)),
+    "itself is previous": reduced(summary=lambda each: replace(each, itself=each.previous)),
+    "vectors too short": reduced(output=lambda output: output * 0.95),
+    "other top keys": reduced(summary=lambda each: replace(each, top_keys=each.top_keys.flip(1))),
+    "other keys marked": reduced(summary=lambda each: replace(each, marked=1 - each.marked)),
+    "sums of exponentials": reduced(summary=lambda each: replace(each, lse=each.lse + 0.01)),
+    "all rows empty": reduced(
+        summary=lambda each: replace(each, empty=torch.ones_like(each.empty))
+    ),
+    "NaN": reduced(summary=lambda each: replace(each, entropy=each.entropy * torch.nan)),
 }
 
 
@@ -115,31 +96,14 @@ def pooled(request, pooled_in):
     return pooled_in(request.param)
 
 
-def in_turn(faults):
-    """Return a parametrize marker with each fault, in float32 and bfloat16 in turn."""
-    dtypes = (None, "bfloat16")
-    parameters = [
-        pytest.param(
-            fault, dtype, id=f"{fault}-{dtype}",
-            marks=() if number % 2 == turn else pytest.mark.long,
-        )
-        for turn, dtype in enumerate(dtypes)
-        for number, fault in enumerate(faults)
-    ]  # fmt: skip
-    return pytest.mark.parametrize(("fault", "pooled"), parameters, indirect=["pooled"])
-
-
-@in_turn(FAULTS)
-def test_a_planted_fault_is_caught(fault, pooled, monkeypatch, tally):
-    how, honest = pooled
-    tally.fault("in streamed maps")
-    tally.honest(honest.checks, honest.dtype)
+@pytest.mark.pairs(each=1)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_caught(fault, pooled, monkeypatch):
+    how, _ = pooled
     FAULTS[fault](monkeypatch)
     report = attnviz.attend(LONG, **how).agreement
-    first = report.first_difference
     assert report.verdict == "failed"
-    assert first.stage in ("summary", "attention vectors")
-    tally.planted([first], report.dtype)
+    assert report.first_difference.stage in ("summary", "attention vectors")
 
 
 def handed_on(**changes):
@@ -180,25 +144,23 @@ RUN_FAULTS = {
 }
 
 
-@in_turn(RUN_FAULTS)
-def test_a_fault_planted_in_the_run_is_caught(fault, pooled, monkeypatch, tally):
+@pytest.mark.pairs(each=1)
+@pytest.mark.parametrize("fault", RUN_FAULTS)
+def test_a_fault_planted_in_the_run_is_caught(fault, pooled, monkeypatch):
     how, _ = pooled
-    tally.fault("in streamed maps")
     monkeypatch.setattr(pipeline, "_SAMPLED_WEIGHTS", 1)  # the fewest rows are enough
     plant, stage = RUN_FAULTS[fault]
     plant(monkeypatch)
     report = attnviz.attend(LONG, **how).agreement
     assert report.verdict == "failed"
     assert report.first_difference.stage == stage
-    tally.planted([report.first_difference], report.dtype)
 
 
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("side", ["the model's output", "our map"])
-def test_a_fault_in_one_row_that_is_not_sampled_is_caught(side, pooled, monkeypatch, tally):
+def test_a_fault_in_one_row_that_is_not_sampled_is_caught(side, pooled, monkeypatch):
     """Every row is compared with the model's output, not only those that are sampled."""
     how, honest = pooled
-    tally.fault("in streamed maps")
     monkeypatch.setattr(pipeline, "_SAMPLED_WEIGHTS", 1)
     _, length = honest.rows
     row = min(set(range(length)) - {*pipeline.sampled_rows(length, 12).tolist()})
@@ -209,7 +171,7 @@ def test_a_fault_in_one_row_that_is_not_sampled_is_caught(side, pooled, monkeypa
             query[:, row] = query[:, row + 1]
             return replace(scoring, query=query)
 
-        scoring_of(change)(monkeypatch)
+        reduced(scoring=change)(monkeypatch)
     else:
         output = AttentionCallArgs.output
 
@@ -222,13 +184,11 @@ def test_a_fault_in_one_row_that_is_not_sampled_is_caught(side, pooled, monkeypa
     report = attnviz.attend(LONG, **how).agreement
     assert report.verdict == "failed"
     assert report.first_difference.stage == "attention vectors"
-    tally.planted([report.first_difference], report.dtype)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama", "mistral"])
-def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, monkeypatch, tally):
+def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, monkeypatch):
     """Also for models without fast attention, whose eager function runs as a whole."""
-    tally.fault("in streamed maps")
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
     of = streamed._StreamedRun._rule_of
 
@@ -238,21 +198,6 @@ def test_a_rule_off_by_one_is_caught_in_every_kind_of_model(family, tokenizer, m
 
     monkeypatch.setattr(streamed._StreamedRun, "_rule_of", later)
     assert attnviz.verify(TEXTS[0], model=model, mode="streamed").verdict == "failed"
-
-
-def test_a_fault_in_the_reduction_is_detected(tally):
-    """A rule off by one key, a scale off by 1 %, a head that reads the wrong keys."""
-    torch.manual_seed(0)
-    Q, K = torch.randn(2, 60, 8), torch.randn(2, 60, 8)
-    P = whole(ScoreSpec(Q, K, 0.5, MaskRule(after=0)))
-    for fault in (
-        ScoreSpec(Q, K, 0.5, MaskRule(after=1)),
-        ScoreSpec(Q, K, 0.505, MaskRule(after=0)),
-        ScoreSpec(Q, K.flip(0), 0.5, MaskRule(after=0)),
-    ):
-        tally.fault("in streamed maps")
-        with pytest.raises(AssertionError):
-            check(attend(fault, cells=7)[1], P)
 
 
 def compare(scoring):
@@ -268,7 +213,7 @@ def expect_detected(monkeypatch, owner, name, fault, scoring):
             compare(scoring)
 
 
-def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
+def test_planted_faults_in_the_reference_are_detected(monkeypatch):
     """Blocks without their last key, scores without their mask, cells that are too small."""
     torch.manual_seed(0)
     use_reference(monkeypatch, 100)
@@ -294,11 +239,10 @@ def test_planted_faults_in_the_reference_are_detected(monkeypatch, tally):
         (MaskRule, "hidden_at", nothing_hidden),
         (reference, "cell_sizes", without_the_last),
     ):
-        tally.fault("in streamed maps")
         expect_detected(monkeypatch, room, name, fault, scoring)
 
 
-def test_planted_faults_around_the_loops_are_detected(monkeypatch, tally):
+def test_planted_faults_around_the_loops_are_detected(monkeypatch):
     """A boundary or position off by one, sums off by 1 %, and underflowed sums."""
     torch.manual_seed(0)
     use_loops(monkeypatch, 7, 500)
@@ -332,7 +276,6 @@ def test_planted_faults_around_the_loops_are_detected(monkeypatch, tally):
         ((numba_kernels, "divide", lambda *_: True), mild),
         ((_RowBlock, "_divide", ignore_failure(_RowBlock._divide)), low),
     ):
-        tally.fault("in streamed maps")
         expect_detected(monkeypatch, room, name, fault, scoring)
 
 

@@ -4,6 +4,7 @@ A weakened rule compares less, or less finely. A pair of a fault and a model fin
 rule, the fault is not caught or is named wrongly.
 """
 
+import torch
 from planting import LAYER
 
 STAGES = ("query", "key", "value", "scores", "weights", "output")
@@ -55,6 +56,25 @@ WEAKENED = {
     "tolerances × 10": within(10),
     "tolerances × 100": within(100),
     **{f"head {head} only": only(head) for head in range(2)},
+}
+
+
+# A pair of a fault and a model that finds each of them
+FOUND_BY = {
+    "no query": ("two_heads_swapped", "bloom", torch.float32),
+    "no key": ("key_and_value_swapped", "minilm", torch.float32),
+    "no value": ("value_bias_left_out", "qwen2", torch.float32),
+    "no scores": ("scale_left_out", "llama", torch.float16),
+    "no weights": ("softmax_in_base_two", "minilm", torch.float32),
+    "no output": ("output_matrix_transposed", "gpt2", torch.float32),
+    "no differences": ("mask_shifted_by_one", "mistral", torch.bfloat16),
+    "no slopes of heads": ("weights_transposed", "t5/cross", torch.float32),
+    "no hidden keys": ("weights_transposed", "t5/decoder", torch.float32),
+    "tolerances × 3": ("scale_one_percent_off", "bloom", torch.bfloat16),
+    "tolerances × 10": ("bias_left_out", "mpt", torch.bfloat16),
+    "tolerances × 100": ("bias_left_out", "deberta-v2", torch.bfloat16),
+    "head 0 only": ("value_bias_left_out", "qwen2", torch.float32),
+    "head 1 only": ("the_layer_before", "gpt2", torch.float32),
 }
 
 
