@@ -114,26 +114,6 @@ def pytest_runtest_setup(item):
         pytest.skip("needs a CUDA device")
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Print the number of robustness cases that ran, and the number that passed."""
-    told = [
-        (*dict(report.user_properties)["catalogue"], outcome == "passed")
-        for outcome in ("passed", "failed")
-        for report in terminalreporter.getreports(outcome)
-        if report.when == "call" and "catalogue" in dict(report.user_properties)
-    ]
-    if told:
-        terminalreporter.section("catalogue of robustness")
-    groups = dict.fromkeys(group for group, _, _ in told)
-    for group in [*groups, "all together"] if told else []:
-        runs = [(of, name, held) for of, name, held in told if group in (of, "all together")]
-        cases = len({(of, name) for of, name, _ in runs})
-        failed = sum(not held for _, _, held in runs)
-        terminalreporter.write_line(
-            f"{group:18} {cases:4} cases in {len(runs):4} runs, {failed} failed"
-        )
-
-
 @pytest.fixture(autouse=True)
 def _close_figures():
     """Close the figures of a test, because pyplot keeps every figure open."""

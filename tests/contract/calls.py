@@ -86,109 +86,68 @@ def of_two_layers(family: str, seed: int = 0) -> Any:
     return module
 
 
-class Things:
-    """Models and results that the calls share, each made once."""
+def short():
+    """Return a model that reads six tokens."""
+    module = of_two_layers("bert")
+    module.config.max_position_embeddings = 6
+    return attnviz.load(module, tokenizer=it.tokenizer)
 
+
+def saved():
+    """Return the file of a map."""
+    path = Path(mkdtemp()) / "result.safetensors"
+    attnviz.save_result(it.map, path)
+    return path
+
+
+def written(name, text):
+    """Return a file with a text."""
+    path = Path(mkdtemp()) / name
+    path.write_text(text)
+    return path
+
+
+CORPUS_FILE = "text,title\nthe bank left,a dog\nthe river bank,we saw a bank\n"
+# Models and results that the calls share, each made once
+THINGS: dict[str, Callable[[], Any]] = {
+    "tokenizer": lambda: attnviz.load().tokenizer,
+    "bert": lambda: attnviz.load(of_two_layers("bert"), tokenizer=it.tokenizer),
+    "gpt": lambda: attnviz.load(of_two_layers("gpt2"), tokenizer=it.tokenizer),
+    "bart": lambda: attnviz.load(tiny("bart"), tokenizer=it.tokenizer),
+    "vit": lambda: seeing("vit", it.tokenizer),
+    "ear": lambda: seeing("wav2vec2", it.tokenizer),
+    "image": lambda: np.asarray(picture()),
+    "result": lambda: it.bert.attend(TEXT),
+    "causal": lambda: it.gpt.attend(TEXT),
+    "other": lambda: it.bert.attend(OTHER),
+    "seen": lambda: it.vit.attend(image=it.image),
+    "map": lambda: attnviz.attention_map(it.result, layer=0, head=1),
+    "maps": lambda: attnviz.head_maps(it.result),
+    "stages": lambda: attnviz.steps(it.result, layer=1, head=1),
+    "explained": lambda: attnviz.explain_generation("the bank", generate=1, model=it.gpt),
+    "surveyed": lambda: attnviz.survey(CORPUS, model=it.bert),
+    "explored": lambda: attnviz.explore(CORPUS, model=it.bert),
+    "bart_result": lambda: it.bart.attend(TEXT, target="a dog"),
+    "senses": lambda: attnviz.senses("bank", SENSES, model=it.bert),
+    "shift": lambda: attnviz.shift("bank", TEXT, model=it.bert),
+    "explain": lambda: attnviz.explain("the bank", model=it.gpt),
+    "ablation": lambda: attnviz.ablate(TEXT, word="bank", model=it.bert),
+    "check": lambda: attnviz.check(it.result.weights(), it.result),
+    "compared": lambda: attnviz.compare(CORPUS, models=[it.bert, it.sharper]),
+    "sharper": lambda: attnviz.load(of_two_layers("bert", seed=1), tokenizer=it.tokenizer),
+    "short": short,
+    "saved": saved,
+    "table": lambda: written("corpus.csv", CORPUS_FILE),
+    "example": lambda: written("own.json", '{"Q": [[1]], "K": [[1], [2]], "V": [[1], [2]]}'),
+}
+
+
+class Things:
     @cache  # noqa: B019  one instance
     def __getattr__(self, name: str) -> Any:
-        if not hasattr(type(self), f"_{name}"):
+        if name not in THINGS:
             raise AttributeError(name)
-        return getattr(self, f"_{name}")()
-
-    def _tokenizer(self):
-        return attnviz.load().tokenizer
-
-    def _bert(self):
-        return attnviz.load(of_two_layers("bert"), tokenizer=self.tokenizer)
-
-    def _gpt(self):
-        return attnviz.load(of_two_layers("gpt2"), tokenizer=self.tokenizer)
-
-    def _bart(self):
-        return attnviz.load(tiny("bart"), tokenizer=self.tokenizer)
-
-    def _vit(self):
-        return seeing("vit", self.tokenizer)
-
-    def _ear(self):
-        return seeing("wav2vec2", self.tokenizer)
-
-    def _image(self):
-        return np.asarray(picture())
-
-    def _result(self):
-        return self.bert.attend(TEXT)
-
-    def _causal(self):
-        return self.gpt.attend(TEXT)
-
-    def _other(self):
-        return self.bert.attend(OTHER)
-
-    def _seen(self):
-        return self.vit.attend(image=self.image)
-
-    def _map(self):
-        return attnviz.attention_map(self.result, layer=0, head=1)
-
-    def _maps(self):
-        return attnviz.head_maps(self.result)
-
-    def _stages(self):
-        return attnviz.steps(self.result, layer=1, head=1)
-
-    def _explained(self):
-        return attnviz.explain_generation("the bank", generate=1, model=self.gpt)
-
-    def _surveyed(self):
-        return attnviz.survey(CORPUS, model=self.bert)
-
-    def _explored(self):
-        return attnviz.explore(CORPUS, model=self.bert)
-
-    def _bart_result(self):
-        return self.bart.attend(TEXT, target="a dog")
-
-    def _senses(self):
-        return attnviz.senses("bank", SENSES, model=self.bert)
-
-    def _shift(self):
-        return attnviz.shift("bank", TEXT, model=self.bert)
-
-    def _explain(self):
-        return attnviz.explain("the bank", model=self.gpt)
-
-    def _ablation(self):
-        return attnviz.ablate(TEXT, word="bank", model=self.bert)
-
-    def _check(self):
-        return attnviz.check(self.result.weights(), self.result)
-
-    def _compared(self):
-        return attnviz.compare(CORPUS, models=[self.bert, self.sharper])
-
-    def _short(self):
-        module = of_two_layers("bert")
-        module.config.max_position_embeddings = 6
-        return attnviz.load(module, tokenizer=self.tokenizer)
-
-    def _sharper(self):
-        return attnviz.load(of_two_layers("bert", seed=1), tokenizer=self.tokenizer)
-
-    def _saved(self):
-        path = Path(mkdtemp()) / "result.safetensors"
-        attnviz.save_result(self.map, path)
-        return path
-
-    def _table(self):
-        path = Path(mkdtemp()) / "corpus.csv"
-        path.write_text("text,title\nthe bank left,a dog\nthe river bank,we saw a bank\n")
-        return path
-
-    def _example(self):
-        path = Path(mkdtemp()) / "own.json"
-        path.write_text('{"Q": [[1]], "K": [[1], [2]], "V": [[1], [2]]}')
-        return path
+        return THINGS[name]()
 
 
 it = Things()
@@ -201,6 +160,16 @@ class Later:
         self.make = make
 
 
+class Of:
+    """The shared things by name, made later."""
+
+    def __getattr__(self, name: str) -> Later:
+        return Later(lambda: getattr(it, name))
+
+
+of = Of()
+
+
 def new_axes():
     return Figure().add_subplot()
 
@@ -211,36 +180,34 @@ FILE = Later(lambda: Path(mkdtemp()) / "new.npz")
 FIGURES = {"width": 150, "caption": "full"}
 PAGES = {**FIGURES, "figure": Later(lambda: Figure(figsize=(4, 3)))}
 INPUTS = {
-    "image": With(Later(lambda: it.image), text=None, model=Later(lambda: it.vit)),
-    "audio": With(chirp(0.3), text=None, model=Later(lambda: it.ear)),
-    "sampling_rate": With(8000, audio=chirp(0.3), text=None, model=Later(lambda: it.ear)),
+    "image": With(of.image, text=None, model=of.vit),
+    "audio": With(chirp(0.3), text=None, model=of.ear),
+    "sampling_rate": With(8000, audio=chirp(0.3), text=None, model=of.ear),
     "pair": "a dog",
-    "target": With("a dog", model=Later(lambda: it.bart)),
-    "model": Later(lambda: it.gpt),
-    "truncate": With(True, model=Later(lambda: it.short)),
+    "target": With("a dog", model=of.bart),
+    "model": of.gpt,
+    "truncate": With(True, model=of.short),
     "special_tokens": With("split", text="the [MASK] left"),
-    "generate": With(2, model=Later(lambda: it.gpt)),
+    "generate": With(2, model=of.gpt),
     "mode": "streamed",
-    "positions": With(
-        "all", text=None, audio=chirp(0.1), sampling_rate=16000, model=Later(lambda: it.ear)
-    ),
+    "positions": With("all", text=None, audio=chirp(0.1), sampling_rate=16000, model=of.ear),
 }
 CORPORA = {
     "texts": [OTHER, "a dog"],
-    "column": With("title", texts=Later(lambda: it.table)),
-    "truncate": With(True, model=Later(lambda: it.short)),
+    "column": With("title", texts=of.table),
+    "truncate": With(True, model=of.short),
     "skip_bad": With(True, texts=[TEXT, 3]),
     "seed": 7,
 }
-MODEL = Later(lambda: it.bert)
-RESULT = Later(lambda: it.result)
+MODEL = of.bert
+RESULT = of.result
 
 CALLS: dict[str, Call] = {
     "load": Call(
         attnviz.load,
         {
             "name_or_path_or_model": Later(lambda: tiny("bert")),
-            "tokenizer": Later(lambda: it.tokenizer),
+            "tokenizer": of.tokenizer,
         },
         {
             "name_or_path_or_model": Later(lambda: tiny("gpt2")),
@@ -254,7 +221,7 @@ CALLS: dict[str, Call] = {
             "device_map": "auto",
             "offload_folder": Later(mkdtemp),
             "special_tokens": "split",
-            "target_tokenizer": Later(lambda: it.tokenizer),
+            "target_tokenizer": of.tokenizer,
         },
     ),
     "attend": Call(
@@ -277,8 +244,8 @@ CALLS: dict[str, Call] = {
         {
             "several": {"text": [TEXT, OTHER], "model": MODEL},
             "streamed": {"text": TEXT, "mode": "streamed", "model": MODEL},
-            "image": {"image": Later(lambda: it.image), "model": Later(lambda: it.vit)},
-            "generated": {"text": TEXT, "generate": 1, "model": Later(lambda: it.gpt)},
+            "image": {"image": of.image, "model": of.vit},
+            "generated": {"text": TEXT, "generate": 1, "model": of.gpt},
         },
     ),
     "verify": Call(attnviz.verify, {"text": TEXT, "model": MODEL}, {**INPUTS, "text": OTHER}),
@@ -298,7 +265,7 @@ CALLS: dict[str, Call] = {
         {
             "weights": Later(lambda: it.result.weights().flip(1)),
             "text": OTHER,
-            "model": Later(lambda: it.gpt),
+            "model": of.gpt,
             "stack": "decoder",
         },
         {"result": {"weights": Later(lambda: it.result.weights()), "text": RESULT}},
@@ -307,7 +274,7 @@ CALLS: dict[str, Call] = {
         attnviz.attention_map,
         {"result": RESULT, "layer": 0, "head": 1},
         {
-            "result": Later(lambda: it.other),
+            "result": of.other,
             "layer": 1,
             "head": 0,
             "words": False,
@@ -320,25 +287,25 @@ CALLS: dict[str, Call] = {
     "head_maps": Call(
         attnviz.head_maps,
         {"result": RESULT},
-        {"result": Later(lambda: it.other), "layer": 1, "words": False, "special": "hide"},
+        {"result": of.other, "layer": 1, "words": False, "special": "hide"},
     ),
     "find_heads": Call(
         attnviz.find_heads,
-        {"result": Later(lambda: it.other), "query": "dog", "key": "bank"},
+        {"result": of.other, "query": "dog", "key": "bank"},
         {"result": RESULT, "query": "saw", "key": "saw"},
     ),
     "rank_heads": Call(
-        attnviz.rank_heads, {"result": RESULT}, {"result": Later(lambda: it.other)}
+        attnviz.rank_heads, {"result": RESULT}, {"result": of.other}
     ),
     "steps": Call(
         attnviz.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
         {
-            "result": Later(lambda: it.other),
+            "result": of.other,
             "layer": 1,
             "head": 1,
             "word": "left",
-            "model": With(Later(lambda: it.gpt), result=TEXT),
+            "model": With(of.gpt, result=TEXT),
         },
     ),
     "senses": Call(
@@ -347,7 +314,7 @@ CALLS: dict[str, Call] = {
         {
             "word": "left",
             "sentences": {"river": SENSES["money"], "money": SENSES["river"]},
-            "model": Later(lambda: it.gpt),
+            "model": of.gpt,
             "raw": True,
         },
     ),
@@ -361,12 +328,12 @@ CALLS: dict[str, Call] = {
             "reference": "mask",
             "verify_causally": True,
             "methods": "rollout",
-            "model": Later(lambda: it.gpt),
+            "model": of.gpt,
         },
     ),
     "explain": Call(
         attnviz.explain,
-        {"text": "the bank", "model": Later(lambda: it.gpt)},
+        {"text": "the bank", "model": of.gpt},
         {
             "text": "a dog",
             "target": "left",
@@ -376,19 +343,19 @@ CALLS: dict[str, Call] = {
             "methods": "rollout",
             "heads": True,
             "generate": 2,
-            "decoder": With("a dog", model=Later(lambda: it.bart)),
+            "decoder": With("a dog", model=of.bart),
             "model": With(MODEL, text="the [MASK] bank"),
         },
-        {"two choices": {"text": "the bank", "against": "dog", "model": Later(lambda: it.gpt)}},
+        {"two choices": {"text": "the bank", "against": "dog", "model": of.gpt}},
     ),
     "explain_generation": Call(
         attnviz.explain_generation,
-        {"text": "the bank", "generate": 1, "model": Later(lambda: it.gpt)},
+        {"text": "the bank", "generate": 1, "model": of.gpt},
         {"text": "a dog", "generate": 2, "measure": True, "model": MODEL},
     ),
     "ablate": Call(
         attnviz.ablate,
-        {"texts": TEXT, "word": "bank", "heads": [(0, 1)], "model": Later(lambda: it.gpt)},
+        {"texts": TEXT, "word": "bank", "heads": [(0, 1)], "model": of.gpt},
         {
             "texts": OTHER,
             "target": With("left", word=None),
@@ -411,7 +378,7 @@ CALLS: dict[str, Call] = {
             **CORPORA,
             "sample": True,
             "probe": "previous",
-            "model": Later(lambda: it.gpt),
+            "model": of.gpt,
             "out": FOLDER,
             "resume": True,
             "force": True,
@@ -419,12 +386,12 @@ CALLS: dict[str, Call] = {
             "address": "auto",
             "stack": "linear",
         },
-        {"images": {"texts": Later(lambda: [it.image, it.image]), "model": Later(lambda: it.vit)}},
+        {"images": {"texts": Later(lambda: [it.image, it.image]), "model": of.vit}},
     ),
     "explore": Call(
         attnviz.explore,
         {"texts": CORPUS, "model": MODEL},
-        {**CORPORA, "sample": True, "model": Later(lambda: it.gpt)},
+        {**CORPORA, "sample": True, "model": of.gpt},
     ),
     "compare": Call(
         attnviz.compare,
@@ -440,48 +407,48 @@ CALLS: dict[str, Call] = {
         },
     ),
     "example": Call(
-        attnviz.example, {"name": "cat"}, {"name": "likes", "file": Later(lambda: it.example)}
+        attnviz.example, {"name": "cat"}, {"name": "likes", "file": of.example}
     ),
     "view": Call(
         attnviz.view,
         {"result": RESULT},
         {
-            "result": Later(lambda: it.other),
+            "result": of.other,
             "compare": Later(lambda: it.sharper.attend(TEXT)),
             "layer": 0,
             "head": 1,
             "show": "token",
             "words": False,
             "explain": With(
-                Later(lambda: it.explained),
+                of.explained,
                 result=Later(lambda: it.gpt.attend("the bank", generate=2)),
             ),
             "size": 1e-6,
-            "model": With(Later(lambda: it.gpt), result=TEXT),
+            "model": With(of.gpt, result=TEXT),
         },
-        {"explored": {"result": Later(lambda: it.explored)}},
+        {"explored": {"result": of.explored}},
     ),
     "save_result": Call(
         attnviz.save_result,
-        {"result": Later(lambda: it.map), "path": FILE},
+        {"result": of.map, "path": FILE},
         {
-            "result": Later(lambda: it.maps),
-            "path": Later(lambda: it.saved),
-            "force": With(True, path=Later(lambda: it.saved)),
+            "result": of.maps,
+            "path": of.saved,
+            "force": With(True, path=of.saved),
         },
     ),
     "load_result": Call(
-        attnviz.load_result, {"path": Later(lambda: it.saved)}, {"path": Later(lambda: it.example)}
+        attnviz.load_result, {"path": of.saved}, {"path": of.example}
     ),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
     "doctor": Call(attnviz.doctor, {}, {}),
-    "demo": Call(attnviz.demo, {"model": MODEL}, {"model": Later(lambda: it.gpt)}),
+    "demo": Call(attnviz.demo, {"model": MODEL}, {"model": of.gpt}),
     "plot.heatmap": Call(
         plot.heatmap,
         {"result": RESULT},
         {
             **FIGURES,
-            "result": Later(lambda: it.other),
+            "result": of.other,
             "layer": 1,
             "head": 1,
             "patch": (0, 0),
@@ -490,7 +457,7 @@ CALLS: dict[str, Call] = {
             "special": "remove",
             "rows": slice(0, 2),
             "columns": slice(0, 2),
-            "overview": With(Later(lambda: it.maps), layer=1, head=1),
+            "overview": With(of.maps, layer=1, head=1),
             "heads": [(0, 1), (1, 1)],
             "ax": AXES,
             "vmin": 0.1,
@@ -504,10 +471,10 @@ CALLS: dict[str, Call] = {
             "title": "a title",
         },
         {
-            "map": {"result": Later(lambda: it.map)},
+            "map": {"result": of.map},
             "axes": {"result": RESULT, "layer": 0, "head": 0, "ax": AXES},
             "heads": {"result": RESULT, "heads": [(0, 1), (1, 0)]},
-            "image": {"result": Later(lambda: it.seen), "layer": 0, "head": 0},
+            "image": {"result": of.seen, "layer": 0, "head": 0},
         },
     ),
     "plot.heads": Call(
@@ -515,45 +482,45 @@ CALLS: dict[str, Call] = {
         {"result": RESULT},
         {
             **PAGES,
-            "result": Later(lambda: it.other),
+            "result": of.other,
             "layer": 1,
             "words": False,
             "special": "hide",
         },
-        {"maps": {"result": Later(lambda: it.maps)}},
+        {"maps": {"result": of.maps}},
     ),
     "plot.steps": Call(
         plot.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {**PAGES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
-        {"stages": {"result": Later(lambda: it.stages)}},
+        {**PAGES, "result": of.other, "layer": 1, "head": 1, "word": "left"},
+        {"stages": {"result": of.stages}},
     ),
     "plot.attention_vector": Call(
         plot.attention_vector,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {**PAGES, "result": Later(lambda: it.other), "layer": 1, "head": 1, "word": "left"},
-        {"stages": {"result": Later(lambda: it.stages)}},
+        {**PAGES, "result": of.other, "layer": 1, "head": 1, "word": "left"},
+        {"stages": {"result": of.stages}},
     ),
     "plot.example": Call(plot.example, {"worked": "cat"}, {**PAGES, "worked": "likes"}),
     "plot.senses": Call(
         plot.senses,
-        {"result": Later(lambda: it.senses)},
+        {"result": of.senses},
         {**PAGES, "result": RESULT, "details": True},
     ),
     "plot.shift": Call(
         plot.shift,
-        {"result": Later(lambda: it.shift)},
+        {"result": of.shift},
         {**PAGES, "result": RESULT, "details": True},
     ),
     "plot.survey": Call(
         plot.survey,
-        {"result": Later(lambda: it.surveyed)},
+        {"result": of.surveyed},
         {**PAGES, "result": RESULT, "details": True},
     ),
     **{
         f"plot.{name}": Call(
             getattr(plot, name),
-            {"result": Later(lambda made=made: getattr(it, made))},
+            {"result": getattr(of, made)},
             {**PAGES, "result": RESULT},
         )
         for name, made in {
@@ -562,11 +529,11 @@ CALLS: dict[str, Call] = {
     },
     "plot.text": Call(
         plot.text,
-        {"result": Later(lambda: it.map)},
-        {**PAGES, "result": Later(lambda: it.shift), "query": "bank", "measured": True},
+        {"result": of.map},
+        {**PAGES, "result": of.shift, "query": "bank", "measured": True},
         {
-            "shift": {"result": Later(lambda: it.shift)},
-            "explain": {"result": Later(lambda: it.explain), "measured": False},
+            "shift": {"result": of.shift},
+            "explain": {"result": of.explain, "measured": False},
         },
     ),
     "plot.add_caption": Call(

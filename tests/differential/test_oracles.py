@@ -16,15 +16,9 @@ from attnviz.formula.attention import (
     multi_head_attention,
     padding_mask,
     repeat_heads,
-    softmax,
     split_heads,
 )
-from attnviz.formula.projection import (
-    linear,
-    rms_norm,
-    rotary,
-    rotary_angles,
-)
+from attnviz.formula.projection import linear, rotary, rotary_angles
 
 DTYPES = [torch.float32, torch.float64]
 TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-12}
@@ -60,36 +54,22 @@ def some_visible():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-class TestTorchScaledDotProductAttention:
-    def test_a_fully_masked_row(self, dtype):
-        Q, K, V = queries_keys_values(dtype)
-        visible = some_visible()
-        visible[0, 0, 2] = False
-        expected = F.scaled_dot_product_attention(Q, K, V, attn_mask=visible)
-        close(attention(Q, K, V, mask=hide(~visible)), expected)
-
-    def test_gradients(self, dtype):
-        ours = [x.requires_grad_() for x in queries_keys_values(dtype)]
-        theirs = [x.detach().clone().requires_grad_() for x in ours]
-        attention(*ours, mask=causal_mask(5, 7)).square().sum().backward()
-        F.scaled_dot_product_attention(*theirs, is_causal=True).square().sum().backward()
-        for our, their in zip(ours, theirs, strict=True):
-            assert our.grad.abs().max() > 0.1
-            torch.testing.assert_close(
-                our.grad, their.grad, rtol=0, atol=10 * TOLERANCE[dtype] * their.grad.abs().max()
-            )
+def test_gradients_of_torch(dtype):
+    ours = [x.requires_grad_() for x in queries_keys_values(dtype)]
+    theirs = [x.detach().clone().requires_grad_() for x in ours]
+    attention(*ours, mask=causal_mask(5, 7)).square().sum().backward()
+    F.scaled_dot_product_attention(*theirs, is_causal=True).square().sum().backward()
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.grad.abs().max() > 0.1
+        torch.testing.assert_close(
+            our.grad, their.grad, rtol=0, atol=10 * TOLERANCE[dtype] * their.grad.abs().max()
+        )
 
 
 def test_bfloat16_stays_within_its_own_precision_of_float64():
     Q, K, V = queries_keys_values(torch.bfloat16)
     exact = F.scaled_dot_product_attention(Q.double(), K.double(), V.double())
     torch.testing.assert_close(attention(Q, K, V).double(), exact, rtol=0, atol=2**-6)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_softmax(dtype):
-    scores = 10 * random(3, 50, dtype=dtype)
-    close(softmax(scores), torch.softmax(scores, -1))
 
 
 def test_gradients_by_finite_differences():
@@ -161,7 +141,7 @@ class TestTorchMultiheadAttention:
 # ------------------------------------------------------------------------------------- ONNX
 
 
-def onnx_operator(name, *inputs, opset=23, outputs=1, **attributes):
+def onnx_operator(name, *inputs, outputs=1, **attributes):
     """Run an operator of the ONNX reference implementation; return its last output."""
 
     def info(label, array):
@@ -177,54 +157,57 @@ def onnx_operator(name, *inputs, opset=23, outputs=1, **attributes):
         [info(label, array) for label, array in arrays.items()],
         [helper.make_tensor_value_info("out", TensorProto.UNDEFINED, None)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
     (result,) = ReferenceEvaluator(model).run(None, arrays)
     return torch.from_numpy(np.ascontiguousarray(result))
 
 
-@pytest.mark.parametrize("opset", [23, 24])
+def grouped(Q, K, V):
+    return attention(Q, repeat_heads(K, 4), repeat_heads(V, 4), mask=causal_mask(5, 7))
+
+
+def some_mask(Q):
+    return random(4, 5, 7, dtype=Q.dtype, seed=5)
+
+
+# The number of key heads, further inputs of the operator, its attributes, and the formula
+ONNX = {
+    "plain": (4, [], {}, attention),
+    "scaled": (4, [], {"scale": 0.25}, lambda *QKV: attention(*QKV, scale=0.25)),
+    "one key head": (1, [], {"is_causal": 1}, grouped),
+    "grouped": (2, [], {"is_causal": 1}, grouped),
+    "additive": (4, [some_mask], {}, lambda Q, K, V: attention(Q, K, V, mask=some_mask(Q))),
+    "boolean": (
+        4,
+        [lambda Q: some_visible()],
+        {},
+        lambda *QKV: attention(*QKV, mask=hide(~some_visible())),
+    ),
+    "weights": (
+        4,
+        [],
+        {"is_causal": 1, "qk_matmul_output_mode": 3, "outputs": 4},
+        lambda Q, K, V: attention_weights(Q, K, mask=causal_mask(5, 7)),
+    ),
+}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-class TestOnnxAttention:
-    @pytest.mark.parametrize("scale", [None, 0.25])  # its float32 square root is exact
-    def test_plain(self, dtype, opset, scale):
-        Q, K, V = queries_keys_values(dtype)
-        attributes = {} if scale is None else {"scale": scale}
-        expected = onnx_operator("Attention", Q, K, V, opset=opset, **attributes)
-        close(attention(Q, K, V, scale=scale), expected)
+@pytest.mark.parametrize("name", ONNX)
+def test_onnx_attention(name, dtype):
+    key_heads, further, attributes, ours = ONNX[name]
+    QKV = queries_keys_values(dtype, key_heads)
+    inputs = [make(QKV[0]) for make in further]
+    close(ours(*QKV), onnx_operator("Attention", *QKV, *inputs, **attributes))
 
-    @pytest.mark.parametrize("key_heads", [1, 2])
-    def test_grouped_and_causal(self, dtype, opset, key_heads):
-        Q, K, V = queries_keys_values(dtype, key_heads)
-        expected = onnx_operator("Attention", Q, K, V, opset=opset, is_causal=1)
-        ours = attention(Q, repeat_heads(K, 4), repeat_heads(V, 4), mask=causal_mask(5, 7))
-        close(ours, expected)
 
-    def test_additive_mask(self, dtype, opset):
-        Q, K, V = queries_keys_values(dtype)
-        mask = random(4, 5, 7, dtype=dtype, seed=5)
-        close(attention(Q, K, V, mask=mask), onnx_operator("Attention", Q, K, V, mask, opset=opset))
-
-    def test_boolean_mask(self, dtype, opset):
-        Q, K, V = queries_keys_values(dtype)
-        expected = onnx_operator("Attention", Q, K, V, some_visible(), opset=opset)
-        close(attention(Q, K, V, mask=hide(~some_visible())), expected)
-
-    def test_weights(self, dtype, opset):
-        Q, K, V = queries_keys_values(dtype)
-        expected = onnx_operator(
-            "Attention", Q, K, V, opset=opset, outputs=4, is_causal=1, qk_matmul_output_mode=3
-        )
-        close(attention_weights(Q, K, mask=causal_mask(5, 7)), expected)
-
-    def test_heads_side_by_side(self, dtype, opset):
-        """With three dimensions, the operator splits and merges the heads."""
-        Q, K, V = (merge_heads(x) for x in queries_keys_values(dtype, key_heads=2))
-        expected = onnx_operator(
-            "Attention", Q, K, V, opset=opset, q_num_heads=4, kv_num_heads=2, is_causal=1
-        )
-        K, V = (repeat_heads(split_heads(x, 2), 4) for x in (K, V))
-        ours = merge_heads(attention(split_heads(Q, 4), K, V, mask=causal_mask(5, 7)))
-        close(ours, expected)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_heads_side_by_side(dtype):
+    """With three dimensions, the operator splits and merges the heads."""
+    Q, K, V = (merge_heads(x) for x in queries_keys_values(dtype, key_heads=2))
+    heads = {"q_num_heads": 4, "kv_num_heads": 2}
+    expected = onnx_operator("Attention", Q, K, V, is_causal=1, **heads)
+    close(merge_heads(grouped(split_heads(Q, 4), split_heads(K, 2), split_heads(V, 2))), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -238,11 +221,3 @@ def test_onnx_rotary_embedding(dtype, interleaved, width):
         "RotaryEmbedding", x, *half, interleaved=int(interleaved), rotary_embedding_dim=width
     )
     close(rotary(x, cos, sin, interleaved=interleaved), expected)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_rms_normalization(dtype):
-    x, weight, eps = random(2, 3, 8, dtype=dtype), random(8, dtype=dtype, seed=1), 2.0**-6
-    ours = rms_norm(x, weight, eps)
-    close(ours, onnx_operator("RMSNormalization", x, weight, axis=-1, epsilon=eps))
-    close(ours, F.rms_norm(x, (8,), weight, eps))

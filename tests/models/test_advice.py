@@ -16,7 +16,6 @@ from packaging.requirements import Requirement
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.capture.projections.find import angles
 from attnviz.errors import InputError, ModelError
 from attnviz.models import checkpoint
 
@@ -232,16 +231,6 @@ def test_attnviz_is_installed_beside_others(installed):
     for name, version in installed.items():
         assert needed[name].specifier.contains(version), name
     assert not needed["transformers"].specifier.contains("5.14.9")
-
-
-def test_sines_that_a_model_passes_first_are_told_from_cosines():
-    positions, speeds = torch.arange(3.0)[:, None], torch.tensor([1.0, 0.1])
-    cos, sin = (positions * speeds).cos()[None], (positions * speeds).sin()[None]
-    for rows in (slice(None), slice(2, 3)):  # a whole text, and a step of a generation
-        for pair in ((cos[:, rows], sin[:, rows]), (sin[:, rows], cos[:, rows])):
-            found = angles(pair)
-            assert torch.equal(found[0], torch.cat([cos[:, rows]] * 2, -1))
-            assert torch.equal(found[1], torch.cat([sin[:, rows]] * 2, -1))
 
 
 def falcon_with_alibi(attention):

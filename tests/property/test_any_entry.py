@@ -18,7 +18,6 @@ from attnviz.errors import did_you_mean
 from attnviz.io.files import read_text
 from attnviz.terminal.options import (
     parse_named_sentences,
-    parse_patch,
     parse_slice,
     parse_word_pair,
 )
@@ -31,13 +30,6 @@ def test_a_region_of_a_map_is_a_slice(entry):
         return
     assert all(end is None or end >= 0 for end in (region.start, region.stop))
     range(10)[region]
-
-
-@slower(0.5)
-@given(strings | st.from_regex(r"\s*\d+\s*,\s*\d+\s*", fullmatch=True))
-def test_a_patch_is_a_place_or_a_token(entry):
-    patch = parse_patch(entry)
-    assert patch == entry or (len(patch) == 2 and all(isinstance(index, int) for index in patch))
 
 
 @slower(0.5)

@@ -6,20 +6,11 @@ import unicodedata
 
 import pytest
 import torch
-import transformers
 from families import tiny
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from strategies import REFUSED, slower, strings, texts, value_or_refused
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from vocabularies import vocabulary
 
 import attnviz
 from attnviz.analyses.senses.sentences import find_word, inflections
@@ -31,56 +22,18 @@ from attnviz.results import Axis, Provenance
 from attnviz.results.axis import find_words, locate, merge, token_groups
 from attnviz.results.text import literal, source
 
-LEARNT = [
-    "the train left the station on time and nobody minded, don't they?",
-    "naïve cafés in straße 12 cost €5.50; שלום מרחב, 漢字テスト 👩‍👩‍👧 नमस्ते",
-]
-
-
-def trained(kind):
-    """A trained tokenizer, with bytes or with pieces that mark spaces."""
-    special = ["<pad>", "<s>", "</s>", "<unk>"]
-    if kind == "bytes":
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=400,
-            special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-    else:
-        made = Tokenizer(models.Unigram())
-        made.normalizer = normalizers.NFKC()
-        made.pre_tokenizer = pre_tokenizers.Metaspace()
-        made.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-    made.train_from_iterator(LEARNT * 20, trainer)
-    if kind == "pieces":
-        made.post_processor = processors.TemplateProcessing(
-            single="<s> $A </s>",
-            pair="<s> $A </s> $B:1 </s>:1",
-            special_tokens=[("<s>", 1), ("</s>", 2)],
-        )
-    return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
-
 
 @pytest.fixture(scope="module")
 def readers(model):
     """Models with tokenizers of word pieces, of bytes, and of pieces that mark spaces."""
     other = {
-        kind: attnviz.load(tiny("gpt2"), tokenizer=trained(kind)) for kind in ("bytes", "pieces")
+        kind: attnviz.load(tiny("gpt2"), tokenizer=vocabulary(kind)) for kind in ("gpt2", "unigram")
     }
     every = {"words": model, **other}
     return lambda kind: every[kind].checkpoint  # keeps failure reports short
 
 
-kinds = st.sampled_from(["words", "bytes", "pieces"])
+kinds = st.sampled_from(["words", "gpt2", "unigram"])
 
 
 @slower(0.5)
@@ -95,7 +48,7 @@ def test_words_are_in_order_and_skip_only_blanks(text):
 
 
 @slower(2)
-@example("bytes", "a", " ")
+@example("gpt2", "a", " ")
 @given(kinds, texts, st.none() | texts)
 def test_every_token_has_its_word_and_every_word_its_tokens(readers, kind, text, pair):
     encoded = value_or_refused(encode_texts, readers(kind), [(text, pair)], truncate=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from hypothesis import assume, example, given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import slower
 from torch.nn.functional import scaled_dot_product_attention
@@ -129,35 +129,18 @@ def by_hand(record):
     return weights
 
 
+NOTHING = hide(torch.tensor([[[True, True], [False, True]]])).double()
+
+
 @slower(2)
+@example(replace(plain(torch.ones(1, 2, 3, dtype=torch.float64), 1.0), mask=NOTHING))
 @given(records())
 def test_weights_match_the_direct_computation(record):
     with unchanged(*terms_of(record)):
         weights = record.weights()
-    close(weights, by_hand(record))
-
-
-NOTHING = hide(torch.tensor([[[True, True], [False, True]]])).double()
-
-
-@example(replace(plain(torch.ones(1, 2, 3, dtype=torch.float64), 1.0), mask=NOTHING))
-@given(records())
-def test_rows_sum_to_one_or_zero(record):
-    weights = record.weights()
-    assert weights.isfinite().all()
-    assert ((weights >= 0) & (weights <= 1)).all()
-    if record.mask is not None:
-        blank = (record.mask == -torch.inf).expand_as(weights)
-        assert (weights[blank] == 0).all()
-        has_key = (~blank).any(-1)
-    else:
-        has_key = torch.ones(weights.shape[:-1], dtype=torch.bool)
-    total = weights.sum(-1)
-    if record.sinks is None:
-        close(total, has_key.double())
-    else:
-        assert (total <= 1 + 1e-12).all()
-        assert (total[~has_key] == 0).all()
+    expected = by_hand(record)
+    close(weights, expected)
+    assert (weights[torch.from_numpy(expected == 0)] < 1e-200).all()  # what is hidden is exactly 0
 
 
 @slower(2)
@@ -182,24 +165,6 @@ def test_a_record_of_some_positions_has_their_scores(record, data):
     cropped = record.at(rows, columns)
     assert torch.equal(cropped.scores(), record.scores()[:, rows][..., columns])
     assert cropped.query_axis.labels == tuple(str(int(row)) for row in rows)
-
-
-@slower(2)
-@given(records(), st.randoms(use_true_random=False))
-def test_permuted_keys_get_the_same_weights(record, random):
-    order = torch.tensor(random.sample(range(len(record.key_axis)), len(record.key_axis)))
-    rows = torch.arange(len(record.query_axis))
-    close(record.at(rows, order).weights(), record.weights()[..., order])
-
-
-@slower(2)
-@given(records(), st.floats(-100, 100))
-def test_a_bias_that_all_keys_share_changes_nothing(record, shift):
-    record = replace(record, sinks=None, bias=None)
-    m, n = len(record.query_axis), len(record.key_axis)
-    shifted = replace(record, bias=torch.full((1, m, n), shift, dtype=torch.float64))
-    assume(record.scores().nan_to_num(neginf=0).abs().max() < 1e4)  # else rounding hides the shift
-    close(shifted.weights(), record.weights(), atol=1e-9)
 
 
 @slower(2)

@@ -1,17 +1,13 @@
 """A streamed summary equals that of the full map, for any shape and mask rule."""
 
-from functools import cache
-
 import pytest
 import torch
-from families import tiny
 from full_maps import NEAR, check, log_sum_exp, use_loops, use_reference, whole
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import slower
 from torch.testing import assert_close
 
-import attnviz
 from attnviz.results.attention_record import MaskRule
 from attnviz.streaming import ScoreSpec, attend, cpu
 
@@ -82,32 +78,6 @@ def test_every_number_matches_the_full_map(scoring, engine, cells, data):
         some = attend(scoring.select_heads(heads), cells=cells, top=k)[1]
         assert_close(some.mean, summary.mean[heads], **NEAR)
         assert_close(some.top_weights, summary.top_weights[heads], **NEAR)
-
-
-@pytest.fixture(scope="module")
-def records(tokenizer):
-    """Return a function of a family that returns the records of one text."""
-    text = "the train left the station on time and nobody minded"
-    return cache(lambda family: attnviz.load(tiny(family), tokenizer=tokenizer).attend(text))
-
-
-@pytest.mark.parametrize(
-    "family", ["bert", "gpt2", "llama", "mistral", "gemma2", "gpt-oss", "mpt", "mpnet"]
-)
-def test_records_of_real_families(family, records, small):
-    """Grouped queries, windows, soft caps, biases and sinks, with masks as rules."""
-    for record in records(family):
-        scoring = ScoreSpec.of(record)
-        P = record.weights(dtype=torch.float64)
-        check(attend(scoring, cells=5, top=3)[1], P)
-        if record.mask is not None:
-            assert scoring.visible.after == 0  # the mask became a rule
-            assert scoring.bias is record.bias
-
-
-def test_the_bundled_model_with_padding(train, small):
-    for record in train:
-        check(attend(ScoreSpec.of(record), top=9)[1], record.weights(dtype=torch.float64))
 
 
 @pytest.mark.parametrize("least", [cpu.LEAST, 2**62], ids=["loops", "torch"])

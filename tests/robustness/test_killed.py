@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 import attnviz
 from robustness.running.families import saved
-from robustness.running.scene import base_environment
 
 OLD, NEW = "the train left the station", "she sat by the bank"
 
@@ -39,14 +38,7 @@ def start(server, endless):
     def started(arguments, folder):
         return server.start(
             folder=str(folder),
-            environment=base_environment(),
             streams=["/dev/null"] * 3,
-            limits={},
-            weak=False,
-            slow=False,
-            missing=[],
-            cold=False,
-            known=False,
             arguments=arguments or [],
             called=None if arguments else endless,
         )
@@ -123,7 +115,7 @@ def kill_at_random(start, server, folder, kind, moments, chance):
         took = time.monotonic() - began
         if arguments is None:
             os.kill(process, signal.SIGKILL)
-        assert server.wait(process)[0] == (0 if arguments else -signal.SIGKILL)
+        assert server.wait(process) == (0 if arguments else -signal.SIGKILL)
         verify(path)
         for left in writing(folder):
             left.unlink()
@@ -137,7 +129,7 @@ def kill_at_random(start, server, folder, kind, moments, chance):
         wait_for_a_write(folder, path, before)
         time.sleep(chance.uniform(0, 1.1 * took))
         os.kill(process, signal.SIGKILL)
-        assert server.wait(process)[0] == -signal.SIGKILL or second
+        assert server.wait(process) == -signal.SIGKILL or second
         verify(path)
         content = path.read_bytes()
         assert content in known or second is None, "neither the old file nor the new one"

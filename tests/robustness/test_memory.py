@@ -6,6 +6,8 @@ The limits are real (RLIMIT_AS), each in a separate process.
 import contextlib
 import gc
 import io
+import multiprocessing
+import os
 import resource
 import subprocess
 import sys
@@ -21,7 +23,6 @@ from attnviz.app import run
 from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.runtime import libraries as memory
 from attnviz.runtime.libraries import is_out_of_memory, translate
-from tests.robustness.trials import run_trials
 
 LONG = "a " * 1000
 CPU = torch.device("cpu")
@@ -44,20 +45,27 @@ def checkpoint(tmp_path_factory):
 
 
 def within(size, trial):
-    """Return or raise the outcome of a trial in a process with this much additional memory."""
+    """Return the outcome of a trial, or its error, in a process with this much more memory."""
+    context = multiprocessing.get_context("fork")  # imports stay loaded in a fork
+    receiver, sender = context.Pipe(duplex=False)
 
-    def limited(_):
+    def limited():
+        torch.set_num_threads(1)  # the threads of the parent are not in a fork
         gc.collect()  # what is freed later would be room beyond `size`
         had = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (had + size, had + size))
         try:
-            return str(trial())
+            sender.send(str(trial()))
         except (AttnvizError, MemoryError, RuntimeError) as error:
-            return f"{type(error).__name__}: {error}"
+            sender.send(f"{type(error).__name__}: {error}")
+        os._exit(0)
 
-    ((_, outcome),) = run_trials(
-        limited, [0], seconds=300, memory=2**33
-    )  # a limit in case a test fails
+    process = context.Process(target=limited)
+    process.start()
+    sender.close()
+    assert receiver.poll(300), "it hangs"
+    outcome = receiver.recv()
+    process.join()
     return outcome
 
 

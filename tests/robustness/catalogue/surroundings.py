@@ -6,10 +6,9 @@ _TRAIN = "heatmap 'the train left' -m tiny -o x.json"
 _LONG = f"verify '{'train ' * 400}' --json"
 
 STREAMS = {
-    "nobody reads what is printed": typed(_TRAIN, leaves="x.json", within="nobody reads stdout"),
-    "nobody reads JSON": typed("verify train -m tiny --json", within="nobody reads stdout"),
-    "nobody reads the help": typed("--help", within="nobody reads stdout", cold=True),
-    "nobody reads the error": typed("heatmap ''", 2, within="nobody reads stderr"),
+    "nobody reads JSON": typed("verify train -m tiny --json", within="stdout not read"),
+    "nobody reads the help": typed("--help", within="stdout not read", cold=True),
+    "nobody reads the error": typed("heatmap ''", 2, within="stderr not read"),
     "a full standard output": typed(
         "--help", 4, "Standard output cannot be written", within="stdout full", cold=True
     ),
@@ -17,7 +16,6 @@ STREAMS = {
         "verify train -m tiny", 4, "Standard output cannot be written", within="stdout full"
     ),
     "a full standard error": typed("heatmap ''", 2, within="stderr full", cold=True),
-    "closed standard input": typed(_TRAIN, leaves="x.json", within="stdin closed"),
     "closed standard output": typed(_TRAIN, leaves="x.json", within="stdout closed"),
     "closed standard error": typed(_TRAIN, leaves="x.json", within="stderr closed"),
     "closed standard error, and an error": typed(
@@ -26,16 +24,10 @@ STREAMS = {
     "all closed": typed(
         _TRAIN, leaves="x.json", within="stdin closed, stdout closed, stderr closed"
     ),
-    "all closed, cold": typed(
-        "models bert", within="stdin closed, stdout closed, stderr closed", cold=True
-    ),
     "a terminal": typed(_TRAIN, said="the", leaves="x.json", within="a terminal"),
     "a terminal without colors": typed(_TRAIN, leaves="x.json", within="a terminal, NO_COLOR=1"),
-    "a terminal that can nothing": typed(_TRAIN, leaves="x.json", within="a terminal, TERM=dumb"),
     "a terminal of 1 column": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=1"),
-    "a terminal of no columns": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=0"),
     "columns that are no number": typed("models bert", within="COLUMNS=wide"),
-    "models in 1 column": typed("models bert", within="a terminal, COLUMNS=1"),
     "an example in 20 columns": typed("example phones", within="a terminal, COLUMNS=20"),
     "an error in the locale C": typed(
         "heatmap train --file 'zug-ü.txt'",
@@ -66,7 +58,6 @@ STREAMS = {
         "heatmap '' ", 2, "at least one word", within="PYTHONOPTIMIZE=2", cold=True
     ),
     "SIGINT as it runs": typed(_LONG, 130, within="SIGINT as it runs"),
-    "SIGHUP as it runs": typed(_LONG, 129, within="SIGHUP as it runs"),
     "SIGINT during the imports": typed(
         "heatmap 'the train'", 130, within="SIGINT while importing", cold=True
     ),
@@ -75,11 +66,6 @@ STREAMS = {
         130,
         within="SIGINT while writing",
     ),
-    "SIGTERM while writing": typed(
-        "heads 'the train left the station' -m tiny -o old.png",
-        143,
-        within="SIGTERM while writing",
-    ),
 }
 
 DEVICES = {
@@ -87,20 +73,14 @@ DEVICES = {
         "verify train -m tiny --device cuda", 2, "PyTorch finds 0", within="CUDA_VISIBLE_DEVICES="
     ),
     "a tenth CUDA device": typed("verify train -m tiny --device cuda:9", 2, "of the kind 'cuda'"),
-    "MPS that is not there": typed("verify train -m tiny --device mps", 2, "'mps'"),
     "an unknown device": typed(
         "verify train -m tiny --device tpu", 2, "'auto', 'cpu', 'cuda' or 'cuda:N'"
     ),
-    "an unknown device, called": called(
-        "attnviz.load('tiny', device='tpu')", 2, "'tpu' is not a device"
-    ),
-    "a device of no name": called("attnviz.load('tiny', device='')", 2, "'' is not a device"),
     "a device that is a number": called(
         "attnviz.load('tiny', device=0.5)", 2, "0.5 is not a device"
     ),
     "the device meta": called("attnviz.load('tiny', device='meta')", 2, "'meta' is not a device"),
     "a device below 0": called("attnviz.load('tiny', device='cuda:-1')", 2, "'cuda:-1'"),
-    "the CPU": typed("verify train -m tiny --device cpu"),
 }
 
 SEVERAL = {
@@ -111,9 +91,6 @@ SEVERAL = {
     ),
     "4 at once, one file": typed(
         "heatmap 'the train left' -m tiny -o x.json --force", leaves="x.json", within="4 at once"
-    ),
-    "2 at once, one page": typed(
-        "view 'the train' -m tiny", leaves="view.html", within="2 at once"
     ),
     "8 at once that fail": typed(
         "heatmap 'the train' -m truncated -o x.png",

@@ -1,4 +1,4 @@
-"""The setting of a case: folder, streams and limits; and the outcome of the run."""
+"""The setting of a case: folder, streams, limits and signals; and the outcome of the run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import hashlib
 import json
 import os
 import shlex
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,12 +38,11 @@ class Server:
 
     def start(self, **setting: Any) -> int:
         """Start a run in a setting; return its process id."""
-        return self._ask(setting)
+        return self._ask({"environment": base_environment(), **setting})
 
-    def wait(self, process: int) -> tuple[int | None, float]:
-        """Return a run's exit code (None if it was killed) and its CPU time."""
-        code, seconds = self._ask({"wait": process, "seconds": SECONDS})
-        return code, seconds
+    def wait(self, process: int) -> int | None:
+        """Return a run's exit code, None if it was killed."""
+        return self._ask({"wait": process, "seconds": SECONDS})
 
     def _ask(self, request: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
@@ -55,15 +57,9 @@ class Server:
 
 def base_environment() -> dict[str, str]:
     """Return the base environment: this checkout, one thread, no hub, no terminal settings."""
-    overridden = (
-        "COLUMNS",
-        "LINES",
-        "NO_COLOR",
-        "FORCE_COLOR",
-        "TERM",
-        "LC_ALL",
-        "PYTHONIOENCODING",
-    )
+    overridden = {
+        "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "LC_ALL", "PYTHONIOENCODING",
+    }  # fmt: skip
     inherited = {name: value for name, value in os.environ.items() if name not in overridden}
     return inherited | {
         "PYTHONPATH": str(ROOT),
@@ -80,37 +76,138 @@ def base_environment() -> dict[str, str]:
 class Scene:
     """The setting of a run.
 
-    streams : paths of standard input, output and error; None is closed, "|" a broken pipe.
-    places : values for placeholders in the command line that are known only at run time.
-    weak : drop root privileges.
-    slow : simulate a slow disk.
-    missing : packages that appear to be not installed.
-    known : the model and its texts were read before.
-    copies : number of simultaneous runs.
+    setting : further arguments of `server.run`. streams : paths of standard input, output and
+    error; None is closed, "|" a broken pipe. places : values for placeholders in the command line.
     during : called with the folder and the process id of a run.
     """
 
     folder: Path
     notes: Path
+    setting: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=base_environment)
     streams: list[str | None] = field(default_factory=lambda: ["/dev/null", "", ""])
-    limits: dict[str, int] = field(default_factory=dict)
-    weak: bool = False
-    slow: bool = False
-    missing: list[str] = field(default_factory=list)
-    known: bool = False
     places: dict[str, str] = field(default_factory=dict)
     copies: int = 1
     during: Callable[[Path, int], None] | None = None
     ending: list[Callable[[], None]] = field(default_factory=list)
 
+    def apply(self, within: str) -> None:
+        """Apply the comma-separated settings of a case."""
+        for word in filter(None, (word.strip() for word in within.split(","))):
+            name, is_variable, value = word.partition("=")
+            first, _, rest = word.partition(" ")
+            if is_variable:
+                self.environment[name] = value
+            elif rest in STREAMS:
+                self.streams[("stdin", "stdout", "stderr").index(first)] = STREAMS[rest]
+            elif rest == "bytes of room":  # as on a full disk
+                self.setting["limits"] = {"RLIMIT_FSIZE": int(first)}
+            elif first == "without":
+                self.setting["missing"] = [rest]
+            elif rest == "at once":
+                self.copies = int(first)
+            elif rest in MOMENTS:
+                self.setting["slow"] = rest == "while writing"
+                self.during = signal_at(getattr(signal, first), MOMENTS[rest])
+            else:
+                OTHERS[word](self)
+
+
+STREAMS = {"closed": None, "full": "/dev/full", "not read": "|"}
+
+
+def terminal(scene: Scene) -> None:
+    """Write to a terminal, and record the output."""
+    master, slave = os.openpty()
+    scene.environment["TERM"] = "xterm-256color"
+    scene.streams[1] = os.ttyname(slave)
+    file = (scene.notes / "out0").open("wb")
+
+    def read() -> None:
+        while True:
+            try:
+                data = os.read(master, 2**16)
+            except OSError:  # closed at the other end
+                return
+            file.write(data.replace(b"\r\n", b"\n"))
+            file.flush()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+
+    def end() -> None:
+        os.close(slave)
+        reader.join()
+        file.close()
+        os.close(master)
+
+    scene.ending.append(end)
+
+
+def yes(scene: Scene) -> None:
+    """Answer yes to every question."""
+    answers = scene.notes / "answers"
+    answers.write_text("y\n" * 100)
+    scene.streams[0] = str(answers)
+
+
+def port(scene: Scene) -> None:
+    """Occupy a port, named {taken} in the command line."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    scene.places["{taken}"] = str(listener.getsockname()[1])
+    scene.ending.append(listener.close)
+
+
+OTHERS: dict[str, Callable[[Scene], object]] = {
+    "a terminal": terminal,
+    "yes on stdin": yes,
+    "a port in use": port,
+    "no root": lambda scene: scene.setting.update(weak=True),
+}
+
+
+def running(_: Path, process: int) -> bool:
+    """Wait a moment, and return whether the program catches SIGTERM."""
+    time.sleep(0.2)
+    status = Path(f"/proc/{process}/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught & 1 << (signal.SIGTERM - 1))
+
+
+def importing(_: Path, process: int) -> bool:
+    """Return whether torch is loading in a process that is no longer a fork of the server."""
+    proc = Path(f"/proc/{process}")
+    is_started = b"-m\0attnviz" in (proc / "cmdline").read_bytes()
+    return is_started and "libtorch" in (proc / "maps").read_text()
+
+
+def writing(folder: Path, _: int) -> bool:
+    """Return whether a file is being written."""
+    return any(folder.glob(".attnviz-*"))
+
+
+MOMENTS = {"as it runs": running, "while importing": importing, "while writing": writing}
+
+
+def signal_at(number: int, when: Callable[[Path, int], bool]) -> Callable[[Path, int], None]:
+    """Return a function that sends a signal once a condition on folder and process holds."""
+
+    def during(folder: Path, process: int) -> None:
+        until = time.monotonic() + 60
+        while not when(folder, process) and time.monotonic() < until:
+            time.sleep(0.005)
+        if when is writing:
+            time.sleep(0.2)  # well within the second that a write takes on a slow disk
+        os.kill(process, number)
+
+    return during
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """The exit code, output and files of a run; `seconds` are CPU time."""
+    """The exit code, output and files of a run."""
 
     code: int | None
-    seconds: float
     out: str
     err: str
     folder: Path
@@ -130,13 +227,15 @@ class Outcome:
 
 def run(server: Server, case: Case, scene: Scene) -> list[Outcome]:
     """Run the copies of a case at the same time; return their outcomes."""
-    before = folder_state(scene.folder)
-    processes = []
+    before, processes = folder_state(scene.folder), []
     for number in range(scene.copies):
         streams = [
-            str(create_empty(scene.notes / f"{name}{number}")) if path == "" else path
+            str(scene.notes / f"{name}{number}") if path == "" else path
             for name, path in zip(("in", "out", "err"), scene.streams, strict=True)
         ]
+        for path in filter(None, streams):
+            if Path(path).parent == scene.notes:
+                Path(path).touch()
         typed = case.typed or ""
         for place, value in {**scene.places, "{n}": str(number)}.items():
             typed = typed.replace(place, value)
@@ -144,36 +243,28 @@ def run(server: Server, case: Case, scene: Scene) -> list[Outcome]:
             folder=str(scene.folder),
             environment=scene.environment,
             streams=streams,
-            limits=scene.limits,
-            weak=scene.weak,
-            slow=scene.slow,
-            missing=scene.missing,
             cold=case.cold,
-            known=scene.known,
             arguments=shlex.split(typed),
             called=case.called,
+            **scene.setting,
         )
         processes.append(process)
         if scene.during is not None:
             scene.during(scene.folder, process)
-    results = [server.wait(process) for process in processes]
+    codes = [server.wait(process) for process in processes]
     for end in scene.ending:
         end()
     after = folder_state(scene.folder)
-    outputs = [
-        [read_output(scene.notes / f"{name}{n}") for name in ("out", "err")]
-        for n in range(len(results))
-    ]
     return [
-        Outcome(code, seconds, *outputs[n], scene.folder, before, after)
-        for n, (code, seconds) in enumerate(results)
+        Outcome(
+            code,
+            *(read_output(scene.notes / f"{name}{number}") for name in ("out", "err")),
+            scene.folder,
+            before,
+            after,
+        )
+        for number, code in enumerate(codes)
     ]
-
-
-def create_empty(path: Path) -> Path:
-    """Create an empty file and return its path."""
-    path.write_bytes(b"")
-    return path
 
 
 def read_output(path: Path) -> str:
@@ -198,14 +289,3 @@ def fingerprint(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except PermissionError:
         return "unreadable"
-
-
-@contextmanager
-def restore_permissions(folder: Path) -> Iterator[None]:
-    """Restore folder permissions afterwards, so that the folder can be removed."""
-    try:
-        yield
-    finally:
-        for path in folder.rglob("*"):
-            if path.is_dir() and not path.is_symlink():
-                path.chmod(0o700)

@@ -10,7 +10,7 @@ setting, so nothing is shared.
 
 The process has one thread only, because a fork would leave locks held. Requests are lines of JSON:
 the arguments of `run` start a child and return its id; {"wait": id, "seconds": limit} returns its
-exit code (negative for a signal, null if it was killed) and its CPU time.
+exit code (negative for a signal, null if it was killed).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 _MODULES = (
@@ -137,16 +138,15 @@ def run_and_exit(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
     os._exit(code)
 
 
-def wait(child: int, seconds: float) -> tuple[int | None, float]:
-    """Return the exit code of a child and its CPU time in seconds; kill it after the limit."""
+def wait(child: int, seconds: float) -> int | None:
+    """Return the exit code of a child; kill it after the limit."""
     handle = os.pidfd_open(child)
     ready, _, _ = select.select([handle], [], [], seconds)
     os.close(handle)
     if not ready:
         os.kill(child, signal.SIGKILL)
-    _, status, used = os.wait4(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return code if ready else None, used.ru_utime + used.ru_stime
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) if ready else None
 
 
 def run(
@@ -154,14 +154,14 @@ def run(
     folder: str,
     environment: dict[str, str],
     streams: list[str | None],
-    limits: dict[str, int],
-    weak: bool,
-    slow: bool,
-    missing: list[str],
-    cold: bool,
-    known: bool,
-    arguments: list[str],
-    called: str | None,
+    limits: Mapping[str, int] = MappingProxyType({}),
+    weak: bool = False,
+    slow: bool = False,
+    missing: Sequence[str] = (),
+    cold: bool = False,
+    known: bool = False,
+    arguments: Sequence[str] = (),
+    called: str | None = None,
 ) -> int:
     """Run the command or the call in its setting."""
     apply_setting(folder, environment, streams, limits)
@@ -188,7 +188,7 @@ def run(
 
 
 def apply_setting(
-    folder: str, environment: dict[str, str], streams: list[str | None], limits: dict[str, int]
+    folder: str, environment: dict[str, str], streams: list[str | None], limits: Mapping[str, int]
 ) -> None:
     """Apply the folder, environment, streams and limits to this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
