@@ -13,73 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-import transformers
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    BigBirdConfig,
-    BigBirdModel,
-    BloomConfig,
-    BloomModel,
-    CodeGenConfig,
-    CodeGenModel,
-    DebertaConfig,
-    DebertaModel,
-    DebertaV2Config,
-    DebertaV2Model,
-    DistilBertConfig,
-    DistilBertModel,
-    ElectraConfig,
-    ElectraModel,
-    FalconConfig,
-    FalconModel,
-    FunnelConfig,
-    FunnelModel,
-    Gemma2Config,
-    Gemma2Model,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTJConfig,
-    GPTJModel,
-    GPTNeoConfig,
-    GPTNeoModel,
-    GptOssConfig,
-    GptOssModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    LongformerConfig,
-    LongformerModel,
-    MarianConfig,
-    MarianMTModel,
-    MistralConfig,
-    MistralModel,
-    MPNetConfig,
-    MPNetModel,
-    MptConfig,
-    MptModel,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2Model,
-    Qwen3Config,
-    Qwen3Model,
-    ReformerConfig,
-    ReformerModel,
-    RobertaConfig,
-    RobertaModel,
-    RoFormerConfig,
-    RoFormerModel,
-    T5Config,
-    T5EncoderModel,
-    T5ForConditionalGeneration,
-    XLMConfig,
-    XLMModel,
-    XLNetConfig,
-    XLNetModel,
-)
+import transformers as hf
 
 from attnviz.capture.projections.find import find_attention_modules
 
@@ -106,43 +40,43 @@ _bert = {
 }
 _llama = {**_bert, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {
-    "bert": lambda: BertForMaskedLM(BertConfig(**_bert)),
-    "distilbert": lambda: DistilBertModel(
-        DistilBertConfig(
+FAMILIES: dict[str, Callable[[], hf.PreTrainedModel]] = {
+    "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**_bert)),
+    "distilbert": lambda: hf.DistilBertModel(
+        hf.DistilBertConfig(
             vocab_size=VOCABULARY, dim=48, n_layers=3, n_heads=4, hidden_dim=64,
             initializer_range=0.1,
         )
     ),
-    "roberta": lambda: RobertaModel(
-        RobertaConfig(**_bert, pad_token_id=0, max_position_embeddings=64)
+    "roberta": lambda: hf.RobertaModel(
+        hf.RobertaConfig(**_bert, pad_token_id=0, max_position_embeddings=64)
     ),
-    "albert": lambda: AlbertModel(AlbertConfig(**_bert, embedding_size=32)),
-    "electra": lambda: ElectraModel(ElectraConfig(**_bert, embedding_size=32)),
-    "gpt2": lambda: GPT2LMHeadModel(
-        GPT2Config(
+    "albert": lambda: hf.AlbertModel(hf.AlbertConfig(**_bert, embedding_size=32)),
+    "electra": lambda: hf.ElectraModel(hf.ElectraConfig(**_bert, embedding_size=32)),
+    "gpt2": lambda: hf.GPT2LMHeadModel(
+        hf.GPT2Config(
             vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=4, n_positions=64,
             initializer_range=0.1, bos_token_id=None, eos_token_id=None,
             scale_attn_by_inverse_layer_idx=True,
         )
     ),
-    "llama": lambda: LlamaForCausalLM(LlamaConfig(**_llama)),
-    "llama-biased": lambda: LlamaForCausalLM(LlamaConfig(**_llama, attention_bias=True)),
-    "mistral": lambda: MistralModel(MistralConfig(**_llama, sliding_window=5, head_dim=16)),
-    "qwen2": lambda: Qwen2Model(Qwen2Config(**_llama)),
-    "qwen3": lambda: Qwen3Model(Qwen3Config(**_llama, head_dim=16)),
-    "gemma2": lambda: Gemma2Model(
-        Gemma2Config(**_llama, head_dim=16, sliding_window=5, attn_logit_softcapping=50.0,
-                     query_pre_attn_scalar=64)
+    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_llama)),
+    "llama-biased": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_llama, attention_bias=True)),
+    "mistral": lambda: hf.MistralModel(hf.MistralConfig(**_llama, sliding_window=5, head_dim=16)),
+    "qwen2": lambda: hf.Qwen2Model(hf.Qwen2Config(**_llama)),
+    "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**_llama, head_dim=16)),
+    "gemma2": lambda: hf.Gemma2Model(
+        hf.Gemma2Config(**_llama, head_dim=16, sliding_window=5, attn_logit_softcapping=50.0,
+                        query_pre_attn_scalar=64)
     ),
-    "gpt-oss": lambda: GptOssModel(
-        GptOssConfig(**_llama, head_dim=16, sliding_window=5, num_local_experts=2,
-                     num_experts_per_tok=1, rope_parameters={"rope_type": "default",
+    "gpt-oss": lambda: hf.GptOssModel(
+        hf.GptOssConfig(**_llama, head_dim=16, sliding_window=5, num_local_experts=2,
+                        num_experts_per_tok=1, rope_parameters={"rope_type": "default",
                      "rope_theta": 1e4})
     ),
-    "t5-encoder": lambda: T5EncoderModel(
-        T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=3, num_heads=4,
-                 relative_attention_num_buckets=8, relative_attention_max_distance=12)
+    "t5-encoder": lambda: hf.T5EncoderModel(
+        hf.T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=3, num_heads=4,
+                    relative_attention_num_buckets=8, relative_attention_max_distance=12)
     ),
 }  # fmt: skip
 
@@ -152,79 +86,84 @@ _bart = {
     "decoder_ffn_dim": 64, "init_std": 0.1, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
-TWO_SIDED: dict[str, Callable[[], PreTrainedModel]] = {
-    "t5": lambda: T5ForConditionalGeneration(
-        T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2, num_heads=4,
-                 relative_attention_num_buckets=8, decoder_start_token_id=0)
+TWO_SIDED: dict[str, Callable[[], hf.PreTrainedModel]] = {
+    "t5": lambda: hf.T5ForConditionalGeneration(
+        hf.T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2, num_heads=4,
+                    relative_attention_num_buckets=8, decoder_start_token_id=0)
     ),
-    "bart": lambda: BartForConditionalGeneration(BartConfig(**_bart)),
-    "marian": lambda: MarianMTModel(MarianConfig(**_bart)),
-    "mbart": lambda: transformers.MBartForConditionalGeneration(
-        transformers.MBartConfig(**_bart)
+    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_bart)),
+    "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_bart)),
+    "mbart": lambda: hf.MBartForConditionalGeneration(
+        hf.MBartConfig(**_bart)
     ),
-    "mt5": lambda: transformers.MT5ForConditionalGeneration(
-        transformers.MT5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2,
-                               num_heads=4, relative_attention_num_buckets=8,
-                               decoder_start_token_id=0)
+    "mt5": lambda: hf.MT5ForConditionalGeneration(
+        hf.MT5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2,
+                     num_heads=4, relative_attention_num_buckets=8,
+                     decoder_start_token_id=0)
     ),
-    "pegasus": lambda: transformers.PegasusForConditionalGeneration(
-        transformers.PegasusConfig(**_bart)
+    "pegasus": lambda: hf.PegasusForConditionalGeneration(
+        hf.PegasusConfig(**_bart)
     ),
 }  # fmt: skip
 
 # Families whose attention bypasses transformers' interface.
-OWN_CODE: dict[str, Callable[[], PreTrainedModel]] = {
-    "bloom": lambda: BloomModel(BloomConfig(vocab_size=VOCABULARY, hidden_size=48, n_layer=2,
-                                            n_head=4)),
+OWN_CODE: dict[str, Callable[[], hf.PreTrainedModel]] = {
+    "bloom": lambda: hf.BloomModel(hf.BloomConfig(vocab_size=VOCABULARY, hidden_size=48, n_layer=2,
+                                                  n_head=4)),
     # Eager and fused attention of transformers differ: eager adds ALiBi twice.
-    "falcon": lambda: FalconModel(FalconConfig(**_bert, alibi=True, attn_implementation="eager")),
-    "falcon-grouped": lambda: FalconModel(
-        FalconConfig(**_bert, new_decoder_architecture=True, num_kv_heads=2)
+    "falcon": lambda: hf.FalconModel(
+        hf.FalconConfig(**_bert, alibi=True, attn_implementation="eager")
     ),
-    "mpt": lambda: MptModel(MptConfig(vocab_size=VOCABULARY, d_model=48, n_layers=2, n_heads=4,
-                                      max_seq_len=64)),
-    "gpt-j": lambda: GPTJModel(
-        GPTJConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
-                   n_positions=64, bos_token_id=None, eos_token_id=None)
+    "falcon-grouped": lambda: hf.FalconModel(
+        hf.FalconConfig(**_bert, new_decoder_architecture=True, num_kv_heads=2)
     ),
-    "gpt-neo": lambda: GPTNeoModel(
-        GPTNeoConfig(vocab_size=VOCABULARY, hidden_size=48, num_layers=2, num_heads=4,
-                     attention_types=[[["global", "local"], 1]], window_size=5,
-                     max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
+    "mpt": lambda: hf.MptModel(
+        hf.MptConfig(vocab_size=VOCABULARY, d_model=48, n_layers=2, n_heads=4, max_seq_len=64)
     ),
-    "codegen": lambda: CodeGenModel(
-        CodeGenConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
+    "gpt-j": lambda: hf.GPTJModel(
+        hf.GPTJConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
                       n_positions=64, bos_token_id=None, eos_token_id=None)
     ),
-    "deberta": lambda: DebertaModel(
-        DebertaConfig(**_bert, relative_attention=True, pos_att_type="c2p|p2c")
+    "gpt-neo": lambda: hf.GPTNeoModel(
+        hf.GPTNeoConfig(vocab_size=VOCABULARY, hidden_size=48, num_layers=2, num_heads=4,
+                        attention_types=[[["global", "local"], 1]], window_size=5,
+                        max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
     ),
-    "deberta-v2": lambda: DebertaV2Model(
-        DebertaV2Config(**_bert, relative_attention=True, pos_att_type="c2p|p2c",
-                        position_buckets=8)
+    "codegen": lambda: hf.CodeGenModel(
+        hf.CodeGenConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
+                         n_positions=64, bos_token_id=None, eos_token_id=None)
     ),
-    "xlnet": lambda: XLNetModel(
-        XLNetConfig(vocab_size=VOCABULARY, d_model=48, n_layer=2, n_head=4, d_inner=64)
+    "deberta": lambda: hf.DebertaModel(
+        hf.DebertaConfig(**_bert, relative_attention=True, pos_att_type="c2p|p2c")
     ),
-    "mpnet": lambda: MPNetModel(MPNetConfig(**_bert)),
-    "roformer": lambda: RoFormerModel(RoFormerConfig(**_bert)),
-    "funnel": lambda: FunnelModel(
-        FunnelConfig(vocab_size=VOCABULARY, block_sizes=[1, 1], d_model=48, n_head=4, d_head=12,
-                     d_inner=64)
+    "deberta-v2": lambda: hf.DebertaV2Model(
+        hf.DebertaV2Config(**_bert, relative_attention=True, pos_att_type="c2p|p2c",
+                           position_buckets=8)
     ),
-    "longformer": lambda: LongformerModel(
-        LongformerConfig(**_bert, attention_window=[4, 4, 4], pad_token_id=0)
+    "xlnet": lambda: hf.XLNetModel(
+        hf.XLNetConfig(vocab_size=VOCABULARY, d_model=48, n_layer=2, n_head=4, d_inner=64)
     ),
-    "bigbird": lambda: BigBirdModel(
-        BigBirdConfig(**_bert, attention_type="block_sparse", block_size=2, num_random_blocks=1)
+    "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**_bert)),
+    "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(**_bert)),
+    "funnel": lambda: hf.FunnelModel(
+        hf.FunnelConfig(vocab_size=VOCABULARY, block_sizes=[1, 1], d_model=48, n_head=4, d_head=12,
+                        d_inner=64)
     ),
-    "reformer": lambda: ReformerModel(
-        ReformerConfig(vocab_size=VOCABULARY, axial_pos_embds=False, attention_head_size=12,
-                       attn_layers=["local", "lsh"], hidden_size=48, num_attention_heads=4,
-                       feed_forward_size=64, local_attn_chunk_length=4, lsh_attn_chunk_length=4,
-                       num_buckets=2, max_position_embeddings=64, hash_seed=0)
+    "longformer": lambda: hf.LongformerModel(
+        hf.LongformerConfig(**_bert, attention_window=[4, 4, 4], pad_token_id=0)
     ),
-    "xlm": lambda: XLMModel(XLMConfig(vocab_size=VOCABULARY, emb_dim=48, n_layers=2, n_heads=4)),
+    "bigbird": lambda: hf.BigBirdModel(
+        hf.BigBirdConfig(**_bert, attention_type="block_sparse", block_size=2, num_random_blocks=1)
+    ),
+    "reformer": lambda: hf.ReformerModel(
+        hf.ReformerConfig(vocab_size=VOCABULARY, axial_pos_embds=False, attention_head_size=12,
+                          attn_layers=["local", "lsh"], hidden_size=48, num_attention_heads=4,
+                          feed_forward_size=64, local_attn_chunk_length=4, lsh_attn_chunk_length=4,
+                          num_buckets=2, max_position_embeddings=64, hash_seed=0)
+    ),
+    "xlm": lambda: hf.XLMModel(
+        hf.XLMConfig(vocab_size=VOCABULARY, emb_dim=48, n_layers=2, n_heads=4)
+    ),
 }  # fmt: skip
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
@@ -367,18 +306,18 @@ FURTHER: dict[str, tuple[str, dict[str, object]]] = {
 _BY_LAYER = {"layer_types", "mlp_layer_types", "no_rope_layers"}  # layers of several kinds
 
 
-def _further(family: str, *, shallow: bool = False) -> PreTrainedModel:
+def _further(family: str, *, shallow: bool = False) -> hf.PreTrainedModel:
     name, sizes = FURTHER[family]
     if shallow and "num_hidden_layers" in sizes and not _BY_LAYER & sizes.keys():
         sizes = sizes | {"num_hidden_layers": 1}
-    model_class = getattr(transformers, name)
+    model_class = getattr(hf, name)
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     return model_class(model_class.config_class(**tokens | sizes))
 
 
 def tiny(
     family: str, dtype: torch.dtype = torch.float32, seed: int = 0, *, shallow: bool = False
-) -> PreTrainedModel:
+) -> hf.PreTrainedModel:
     """Return a tiny random model with sharp attention, in eval mode.
 
     shallow : of a further family whose layers are alike, with a single one.
@@ -391,7 +330,7 @@ def tiny(
 @lru_cache(12)
 def _built(
     family: str, dtype: torch.dtype, seed: int, shallow: bool
-) -> tuple[PreTrainedModel, torch.Tensor]:
+) -> tuple[hf.PreTrainedModel, torch.Tensor]:
     """Return a model to be copied, and the state of the random generator after it was built."""
     torch.manual_seed(seed)
     every = FAMILIES | TWO_SIDED | OWN_CODE
