@@ -193,7 +193,7 @@ class _SummaryComparison:
         for chosen in (rows.to(self.device), some.to(self.device)):
             for heads, part in self._blocks(len(chosen), self.n):
                 queries = chosen[part]
-                scores = self.record.part_of_scores(torch.float64, self.heads[heads], queries)
+                scores = self.record.scores(self.heads[heads], queries, torch.float64)
                 self._compare_rows(heads, queries, scores)
         self._compare_cells(cell, block, torch.tensor(cells[:count], device="cpu"))
         # The weight that some keys receive from all queries.
@@ -303,7 +303,7 @@ class _SummaryComparison:
 
     def _weights(self, heads: slice, rows: slice, columns: Tensor) -> Tensor:
         """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""
-        scores = self.record.part_of_scores(torch.float64, self.heads[heads], rows, columns)
+        scores = self.record.scores(self.heads[heads], rows, torch.float64, columns)
         return self._normalized(scores, self.summary.lse[heads, rows].double(), self.empty[rows])
 
     @staticmethod

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -69,7 +68,7 @@ class MaskRule(Savable):
             None if read.all() else read,
         )
         for i, block in blocks:
-            if not torch.equal(rule.hidden(i[:, None] - keys, slice(0, n), n), ~_visible(block)):
+            if not torch.equal(rule.hidden_at(i - rule.offset, keys), ~_visible(block)):
                 return None
         return rule
 
@@ -79,12 +78,10 @@ class MaskRule(Savable):
         end = n if self.after is None else min(n, rows.stop + self.offset + self.after)
         return (first, max(first, end))
 
-    def hides(self, rows: slice, columns: slice, n: int) -> bool:
-        """Whether a tile has a hidden cell; columns from n on, which fill a tile, are hidden."""
+    def hides(self, rows: slice, columns: slice) -> bool:
+        """Whether a tile has a hidden cell."""
         nearest = rows.start + self.offset - (columns.stop - 1)
         farthest = rows.stop - 1 + self.offset - columns.start
-        if columns.stop > n:
-            return True
         counts, width = self._counts, columns.stop - columns.start
         return (
             (counts is not None and counts[columns.stop] - counts[columns.start] < width)
@@ -92,37 +89,19 @@ class MaskRule(Savable):
             or (self.before is not None and farthest > self.before)
         )
 
-    def run(self, n: int) -> slice | None:
-        """Return the keys that are read, if they follow each other; else None."""
-        if self._counts is None:
-            return slice(0, n)
-        total = self._counts[-1]
-        first, stop = bisect_left(self._counts, 1) - 1, bisect_left(self._counts, total)
-        return slice(first, stop) if 0 < total == stop - first else None
-
     @cached_property
     def _counts(self) -> list[int] | None:
         """How many of the first 0, 1, … keys are read; on the CPU, so that tiles ask no GPU."""
         return None if self.keys is None else [0, *self.keys.cpu().cumsum(0).tolist()]
 
-    def hidden(self, distance: Tensor, columns: slice, n: int) -> Tensor:
-        """Return the hidden cells of a tile; `distance` is from each query back to each key."""
+    def hidden_at(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Return which of some keys (C,) some of the queries (R,) may not read, (R, C)."""
+        distance = rows[:, None] + self.offset - columns
         hidden = torch.zeros_like(distance, dtype=torch.bool)
         if self.after is not None:
             hidden |= distance < -self.after
         if self.before is not None:
             hidden |= distance > self.before
-        if columns.stop > n:
-            hidden[:, n - columns.start :] = True
-        if self.keys is not None:
-            unread = ~self.keys[columns].to(distance.device)
-            hidden[:, : len(unread)] |= unread
-        return hidden
-
-    def hidden_at(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """Return which of some keys (C,) some of the queries (R,) may not read, (R, C)."""
-        distance = rows[:, None] + self.offset - columns
-        hidden = replace(self, keys=None).hidden(distance, slice(0, 0), 0)
         return hidden if self.keys is None else hidden | ~self.keys.to(columns.device)[columns]
 
     def empty(self, m: int, n: int, device: torch.device) -> Tensor:
@@ -315,19 +294,26 @@ class AttentionRecord(Attention):
             **cells,
         )
 
+    @exact_products()
     def scores(
-        self, head: int | None = None, rows: slice | None = None, dtype: torch.dtype | None = None
+        self,
+        head: int | Tensor | None = None,
+        rows: slice | Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        columns: slice | Tensor = _ALL,
     ) -> Tensor:
         """Recompute what enters the softmax: cap(Q Kᵀ · scale + capped_bias) + bias + mask.
 
         Parameters
         ----------
-        head : int or None
-            One head; by default all.
-        rows : slice or None
+        head : int, Tensor or None
+            One head, or the numbers of several (h,); by default all.
+        rows : slice, Tensor or None
             Some of the queries; by default all.
         dtype : torch.dtype or None
             The precision to compute in; by default float32 or wider.
+        columns : slice or Tensor
+            Some of the keys; by default all.
 
         Returns
         -------
@@ -335,36 +321,25 @@ class AttentionRecord(Attention):
             (m, n) for one head, else (H, m, n).
         """
         dtype = dtype or torch.promote_types(self.query.dtype, torch.float32)
-        scores = self.part_of_scores(dtype, head, _ALL if rows is None else rows)
-        return scores if head is None else scores[0]
-
-    @exact_products()
-    def part_of_scores(
-        self,
-        dtype: torch.dtype,
-        heads: int | Tensor | None = None,
-        rows: slice | Tensor = _ALL,
-        columns: slice | Tensor = _ALL,
-    ) -> Tensor:
-        """Recompute the `scores` (heads, rows, columns) of one, some or all heads."""
+        rows = _ALL if rows is None else rows
         shared = self.heads // self.key_heads
         Q, K = self.query[:, rows], self.key[:, columns]
-        if heads is None:
+        if head is None:
             Q = self.join_shared(Q)
-        elif isinstance(heads, Tensor):
-            Q, K = Q[heads], K[heads // shared]
+        elif isinstance(head, Tensor):
+            Q, K = Q[head], K[head // shared]
         else:
-            Q, K = Q[heads][None], K[heads // shared][None]
+            Q, K = Q[head][None], K[head // shared][None]
         scores = scaled_scores(Q.to(dtype), K.to(dtype), self.scale)
-        if heads is None:
+        if head is None:
             scores = scores.view(self.heads, -1, K.shape[1])
 
         def add(term: Tensor | None) -> None:
             nonlocal scores
             if term is not None:
                 term = term[:, rows][..., columns]
-                if heads is not None and len(term) > 1:
-                    term = term[heads].view(scores.shape)
+                if head is not None and len(term) > 1:
+                    term = term[head].view(scores.shape)
                 scores = scores + term.to(dtype)
 
         add(self.capped_bias)
@@ -374,7 +349,7 @@ class AttentionRecord(Attention):
         add(self.mask)
         if (hidden := self._hidden(rows, columns)) is not None:
             scores.masked_fill_(hidden, torch.finfo(dtype).min)
-        return scores
+        return scores if head is None or isinstance(head, Tensor) else scores[0]
 
     def readable(self) -> Tensor | None:
         """Return which keys each query may read in any head, (m, n); None where it is all."""
@@ -479,7 +454,7 @@ class GivenAttention(AttentionRecord):
             "given by the user. Run the model: attend(text, model=…)."
         )
 
-    def part_of_scores(self, *args: Any, **keywords: Any) -> Tensor:
+    def scores(self, *args: Any, **keywords: Any) -> Tensor:
         """Raise InputError: scores follow from queries and keys."""
         self.expect_vectors("scores need")
 
@@ -534,7 +509,7 @@ class LinearAttention(AttentionRecord):
             return None
         return tensor.movedim(positions[0], 0).reshape(len(self.query_axis), -1)
 
-    def part_of_scores(self, *args: Any, **keywords: Any) -> Tensor:
+    def scores(self, *args: Any, **keywords: Any) -> Tensor:
         """Raise InputError: there is no softmax, and so there are no scores."""
         raise InputError(
             f"Scores need a softmax, but {self.module} has none: its weights are those of "

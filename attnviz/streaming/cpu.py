@@ -206,7 +206,7 @@ class _RowBlock:
         torch.bmm(self.group.keys[:, columns], self.Q.mT, out=S)
         if plan.has_terms:
             plan.spec.add_terms(S.mT, rows, columns, heads, LOG2_E)
-        if rule.hides(rows, columns, plan.n):
+        if rule.hides(rows, columns):
             row_key = rows.start + rule.offset
             plan.kernels.hide(S.numpy(), columns.start, row_key, plan.before, plan.after, plan.read)
         return S

@@ -128,8 +128,7 @@ class ScoreSpec:
 
     def scores(self, rows: slice, columns: slice, out: Tensor) -> Tensor:
         """Fill `out` (H, rows, columns) with a part of the scores, NEVER where it is hidden."""
-        heads, _, n = self.shape
-        K = repeat_heads(self.key[:, columns].float(), heads)
+        K = repeat_heads(self.key[:, columns].float(), len(self.query))
         torch.matmul(self.query[:, rows].float() * self.scale, K.mT, out=out)
         self.add_terms(out, rows, columns)
         if self.bias is not None:
@@ -138,7 +137,7 @@ class ScoreSpec:
         if rule.before is None and rule.keys is None and rule.after is not None:
             # Only keys behind the first query can be hidden.
             start = max(start, min(columns.stop, rows.start + rule.offset + rule.after + 1))
-        if start < columns.stop and rule.hides(rows, slice(start, columns.stop), n):
+        if start < columns.stop and rule.hides(rows, slice(start, columns.stop)):
             i = torch.arange(rows.start, rows.stop, device=out.device)
             j = torch.arange(start, columns.stop, device=out.device)
             out[..., start - columns.start :].masked_fill_(rule.hidden_at(i, j), NEVER)
