@@ -188,8 +188,7 @@ def compare(
     """
     of_form: dict[object, list[int]] = {}
     for n, (record, expected) in enumerate(pairs):
-        if expected:
-            of_form.setdefault(form(record, expected), []).append(n)
+        of_form.setdefault(form(record, expected), []).append(n)
     measured: list[Measured] = []
     for numbers in of_form.values():
         # The texts of one module stand side by side.
@@ -360,7 +359,7 @@ def _measure(
         for start in range(0, joined.heads, step)
     ]
     maps = _by_head(blocks, visible.ignored("weights", joined.heads))
-    score = {"score": maps["", "score"]} if ("", "score") in maps else {}
+    score = {"score": maps["", "score"]}
     width = joined.heads // count * len(joined.key_axis)
     for stage in (stage for stage in _MAPS if stage in values):
         found = {name: number for (of, name), number in maps.items() if of == stage}
@@ -434,7 +433,7 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
         of_ours = ends if shown is None else _ends(ours, shown, centered)
         measured["scores", "ends"] = torch.stack((of_ours, *errors), 1)
         measured["scores", "shifted"] = values["shifted"][heads]
-    if not values.keys() & {"weights", "head output", "output"}:
+    if "weights" not in values:
         return measured
     weights = record.weights(dtype=torch.float64, scores=ours)
     run = record.weights(dtype=fine, scores=run)
@@ -443,12 +442,11 @@ def _measure_maps(joined: AttentionRecord, values: Values, visible: Visible, hea
     logs[0].copy_(ours.sub_(ends[..., :1])).nan_to_num_(0.0, neginf=-_FAR)
     lowest = rounded.sign().mul_(logs[0]).amin(-1)  # of those with a weight
     measured["", "rows"] = torch.stack((lowest, weights.amax(-1)), -1)
-    if "weights" in values:
-        model = values["weights"][heads]
-        for log, difference in zip(logs[1:], _differences(weights, model, run, ours), strict=True):
-            log.copy_(difference)
-        found = _of_weights(rounded, model, run, logs, shown, PRECISIONS[fine].tiny)
-        measured |= {("weights", name): number for name, number in found.items()}
+    model = values["weights"][heads]
+    for log, difference in zip(logs[1:], _differences(weights, model, run, ours), strict=True):
+        log.copy_(difference)
+    found = _of_weights(rounded, model, run, logs, shown, PRECISIONS[fine].tiny)
+    measured |= {("weights", name): number for name, number in found.items()}
     if not values.keys() & {"head output", "output"}:
         return measured
     if coarse != fine:
@@ -475,11 +473,10 @@ def _by_head(blocks: Sequence[Maps], ignored: Tensor | None) -> Maps:
         sizes = (high - mean).maximum(mean - low).amax(-1).unbind(1)
         maps |= {("scores", name): size for name, size in zip(_SIZES, sizes, strict=True)}
         maps["scores", "largest"] = top.abs().maximum(bottom.abs()).amax(1)
-    if ("", "rows") in maps:
+    if ("weights", "rows") in maps:
         lowest, most = maps.pop(("", "rows")).unbind(-1)
         largest_scores = top.abs().maximum((top + lowest).abs()).where(most > 0, 0.0)
         maps["", "score"] = largest_scores.amax(1)
-    if ("weights", "rows") in maps:
         maps["weights", "largest"] = most.amax(1)
         # If all scores s of a row are off by δ·|s| at most, a weight w moves by 2·δ·max|s|·w(1-w).
         # Weights sum to 1 at most, so this is most for the largest of a row.
