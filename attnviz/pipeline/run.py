@@ -107,31 +107,24 @@ class AttendOptions:
     selects_whole: bool = True  # whole maps, too
 
     @classmethod
-    def parse(
-        cls,
-        *,
-        layers: int | Sequence[int] | None,
-        heads: int | Sequence[int] | None,
-        exact: int | Sequence[int] | None,
-        **more: Any,
-    ) -> AttendOptions:
+    def parse(cls, **given: Any) -> AttendOptions:
         """Return checked options; raise InputError for a value that no model allows."""
-        options = cls(**more)
+        numbers = {"layers": "layer", "heads": "head", "exact": "exact layer"}
+        chosen = {name: given.pop(name) for name in numbers}
+        options = cls(**given)
         if options.cells is not None and options.cells < 1:
             raise InputError(f"cells must be at least 1, not {options.cells}.")
         if not 0 <= options.top <= _MOST_TOP_KEYS:
             raise InputError(f"top must be from 0 to {_MOST_TOP_KEYS} keys, not {options.top}.")
-        given = {"layer": layers, "head": heads, "exact layer": exact}
-        stored, stored_heads, exact_layers = (
-            None if value is None else whole_numbers(value, what) for what, value in given.items()
-        )
-        if stored and exact_layers and (others := [n for n in exact_layers if n not in stored]):
+        whole = not any(isinstance(value, IfStreamed) for value in chosen.values())
+        for name, what in numbers.items():
+            chosen[name] = None if chosen[name] is None else whole_numbers(chosen[name], what)
+        layers, exact = chosen["layers"], chosen["exact"]
+        if layers and exact and (others := [n for n in exact if n not in layers]):
             raise InputError(
                 f"exact layer {others[0]} is not stored: layers selects "
-                f"{', '.join(map(str, stored))}. Name it in layers too."
+                f"{', '.join(map(str, layers))}. Name it in layers too."
             )
-        whole = not any(isinstance(value, IfStreamed) for value in given.values())
-        chosen: dict[str, Any] = {"layers": stored, "heads": stored_heads, "exact": exact_layers}
         return replace(options, selects_whole=whole, **chosen)
 
 

@@ -215,30 +215,28 @@ class Computation(base.Savable):
     @property
     def changes(self) -> str:
         """What the plain model does not have: "1 adapter, 2 hooks"; empty for the plain model."""
-        counts = {
-            "adapter": len(self.adapters),
-            "hook": len(self.hooks),
-            "replaced forward": len(self.forwards),
-            "quantized layer": sum(self.quantized.values()),
-            "changed buffer": len(self.buffers),
-        }
-        parts = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
+        counts = {name: len(parts) for name, parts in self._groups().items()}
+        counts["quantized layers"] = sum(self.quantized.values())
+        parts = [f"{n} {name if n > 1 else name[:-1]}" for name, n in counts.items() if n]
         return ", ".join([*parts, *(["a changed config"] if self.config else [])])
 
     @property
     def summary(self) -> str:
         """All of it in one line: "sdpa attention; hooks: steering.add on layers.3"."""
         mode = ", in train mode" if self.training else ""
-        groups = {
+        config = [f"{name} {old} → {new}" for name, (old, new) in self.config.items()]
+        groups = {**self._groups(), "changed config": config}
+        parts = [f"{name}: {listed(entries, 80)}" for name, entries in groups.items() if entries]
+        return "; ".join([f"{literal(self.attention, 80)} attention{mode}", *parts])
+
+    def _groups(self) -> dict[str, Sequence[str]]:
+        return {
             "adapters": self.adapters,
             "hooks": [_placed(*hook) for hook in self.hooks],
             "replaced forwards": [_placed(*forward) for forward in self.forwards],
             "quantized layers": [f"{count} {kind}" for kind, count in self.quantized.items()],
             "changed buffers": self.buffers,
-            "changed config": [f"{name} {old} → {new}" for name, (old, new) in self.config.items()],
         }
-        parts = [f"{name}: {listed(entries, 80)}" for name, entries in groups.items() if entries]
-        return "; ".join([f"{literal(self.attention, 80)} attention{mode}", *parts])
 
 
 def _placed(path: str, function: str) -> str:

@@ -137,7 +137,7 @@ def recompute(record: AttentionRecord, dtype: torch.dtype = torch.float64) -> di
     weights (H, m, n), head output (H, m, d_v), output (1, m, d_model). Stages that need weights
     of the module which the record does not hold are left out.
     """
-    stages = project(record, dtype)
+    (stages,) = project_all([record], dtype)
     stages["scores"] = record.scores(dtype=dtype)
     stages["weights"] = record.weights(dtype=dtype)
     stages["head output"] = record.mix(stages["weights"])
@@ -171,17 +171,10 @@ def parts_of_output(record: AttentionRecord, heads: Tensor) -> Iterator[Tensor]:
     yield from (some @ of_some.to(heads) for some, of_some in pairs)
 
 
-def project(
-    record: AttentionRecord, dtype: torch.dtype, wanted: Sequence[str] = STAGES
-) -> dict[str, Tensor]:
-    """Recompute query, key and value from X and the module's weights, where both are known."""
-    return project_all([record], dtype, wanted)[0]
-
-
 def project_all(
     records: Sequence[AttentionRecord], dtype: torch.dtype, wanted: Sequence[str] = STAGES
 ) -> list[dict[str, Tensor]]:
-    """Return what `project` returns for each record.
+    """Recompute query, key and value of each record from X and weights, where both are known.
 
     Texts with one projection are one product, and layers with the same steps take them together.
     """
