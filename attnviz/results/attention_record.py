@@ -72,12 +72,6 @@ class MaskRule(Savable):
                 return None
         return rule
 
-    def columns(self, rows: slice, n: int) -> tuple[int, int]:
-        """Return the first key that some of the rows may read, and the one after the last."""
-        first = 0 if self.before is None else max(0, rows.start + self.offset - self.before)
-        end = n if self.after is None else min(n, rows.stop + self.offset + self.after)
-        return (first, max(first, end))
-
     def hides(self, rows: slice, columns: slice) -> bool:
         """Whether a tile has a hidden cell."""
         nearest = rows.start + self.offset - (columns.stop - 1)

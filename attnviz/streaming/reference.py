@@ -70,8 +70,9 @@ class ScoreSpec:
 
     def columns(self, rows: slice) -> slice:
         """Return the keys that some rows may read: at least one, which may be hidden."""
-        n = self.shape[2]
-        first, stop = self.visible.columns(rows, n)
+        rule, n = self.visible, self.shape[2]
+        first = 0 if rule.before is None else max(0, rows.start + rule.offset - rule.before)
+        stop = n if rule.after is None else rows.stop + rule.offset + rule.after
         first = min(first, n - 1)
         return slice(first, min(n, max(stop, first + 1)))
 
