@@ -60,13 +60,6 @@ class Stage(Savable):
         return " × ".join(map(str, self.values.shape))
 
     @property
-    def shape(self) -> str:
-        """The shape in words, with the two that are multiplied: "(7 × 384)(384 × 32) → 7 × 32"."""
-        if not self.factors:
-            return self.size
-        return "".join(f"({m} × {n})" for m, n in self.factors) + f" → {self.size}"
-
-    @property
     def array_name(self) -> str:
         """The name of its array in files: "head_output"."""
         return self.name.replace(" ", "_")
