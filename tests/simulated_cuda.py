@@ -2,9 +2,8 @@
 
 What CUDA refuses is refused here too: operators that mix devices, `numpy()` of a device tensor, a
 CPU tensor indexed by a device tensor, a generator of the CPU for a device tensor, a file of tensors
-of a device that is not there. A copy to the CPU
-that does not block holds NaN until something waits for the device. Kernel launches,
-synchronizations and copies are counted, each with the line of attnviz that caused it.
+of a device that is not there. A copy to the CPU that does not block holds NaN until something waits
+for it. Launches, synchronizations and copies are counted, each with the line of attnviz it is from.
 
 >>> import torch
 >>> with SimulatedCuda() as gpu:
@@ -14,19 +13,15 @@ synchronizations and copies are counted, each with the line of attnviz that caus
 >>> gpu.counts
 Counts(launches=3, synchronizations=1, to_host=0, to_device=0)
 
-An ATen operator that is no view counts as one launch; a real device may need more for one operator.
-A wait for a number or for a shape (`item`, `nonzero`, a boolean index) is a synchronization, and so
-is a copy that blocks.
+An ATen operator that is no view counts as one launch. A wait for a number or for a shape (`item`,
+`nonzero`, a boolean index) is a synchronization, and so is a copy that blocks.
 
-The tensors are a wrapper subclass, whose operators pass through `__torch_dispatch__`. Factories
-(`torch.zeros(3, device="cuda")`) are kernels of the dispatch key CUDA, so no mode is needed, and
-the modes of the tested code may come and go. To the C++ code of torch these tensors are on the CPU,
-because its autograd runs on no device that is absent.
+The tensors are a wrapper subclass, whose operators pass through `__torch_dispatch__`. Factories are
+kernels of the dispatch key CUDA, so no mode is needed. To the C++ code of torch these tensors are
+on the CPU, because its autograd runs on no device that is absent.
 
 `SimulatedCuda(computes=False)` only counts: operators on large tensors of floating-point numbers
-return zeros, and kernels do not run. What is launched depends on shapes, and on numbers only where
-something differs, so the counts are those of a run that computes. Memory that holds only zeros is
-not used, so a text may be of any length.
+return zeros, and kernels do not run.
 """
 
 from __future__ import annotations

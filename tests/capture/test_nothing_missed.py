@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from attnviz import agreement
+from attnviz import ModelError, agreement
 from attnviz.capture.capture import capture
-from attnviz.errors import ModelError
 
 N, T, H, D = 2, 6, 4, 16
 

@@ -12,7 +12,7 @@ from families import tiny
 from torch import nn
 
 import attnviz
-from attnviz.errors import ModelError
+from attnviz import ModelError
 
 TEXT = "the river bank was full of people"
 

@@ -9,7 +9,7 @@ from families import TEXTS, TWO_SIDED, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.errors import InputError, ModelError
+from attnviz import InputError, ModelError
 
 TOKENS = 3
 

@@ -49,7 +49,8 @@ def test_every_family_is_verified(family, tokenizer):
 
 @pytest.mark.parametrize("family", MEDIA)
 def test_images_and_sounds_are_verified(family, tokenizer):
-    agreement = attend_to_a_medium(family, tokenizer)().agreement
+    (result,) = attend_to_a_medium(family, tokenizer)()
+    agreement = result.agreement
     assert agreement.verdict == "verified", agreement.summary()
 
 

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from transformers import LlamaForCausalLM
 
 import attnviz
-from attnviz.errors import InputError, ModelError, OutputError
+from attnviz import InputError, ModelError, OutputError
 
 TEXT = "the train left the station on time and nobody noticed that it was early"
 

@@ -2,19 +2,13 @@
 
 import pytest
 import torch
-import transformers
 from families import FAMILIES, FURTHER, TEXTS, tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.errors import InputError, ModelError
+from attnviz import InputError, ModelError
 
 NEAR = {"atol": 1e-5, "rtol": 1e-4}
-_llama4 = {
-    **{"hidden_size": 48, "intermediate_size": 64, "intermediate_size_mlp": 64, "moe_layers": []},
-    **{"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16},
-    **{"vocab_size": 30522, "attention_chunk_size": 8, "interleave_moe_layer_step": 5},
-}
 SENTENCE = "the train left the station on time and nobody noticed that it was early. "
 TWICE, LONG = 2 * SENTENCE, 12 * SENTENCE
 
@@ -154,14 +148,6 @@ def test_every_row_is_compared_with_the_output_of_the_model(family, tokenizer):
     result = attnviz.attend(TEXTS[0], model=model, mode="streamed", layers=[1], heads=[3, 0])
     (check,) = (check for check in result.agreement.checks if check.stage == "attention vectors")
     assert (check.layer, check.compared) == (1, 2 * len(result.streamed[0].query_axis))
-
-
-def test_chunked_attention_has_the_positions_of_full_maps(tokenizer):
-    config = transformers.Llama4TextConfig(**_llama4)
-    model = attnviz.load(transformers.Llama4ForCausalLM(config), tokenizer=tokenizer)
-    attentions = attnviz.attend(LONG[:200], model=model, mode="streamed").streamed
-    whole = attnviz.attend(LONG[:200], model=model).records
-    assert [(each.stack, each.layer) for each in attentions] == [(r.stack, r.layer) for r in whole]
 
 
 def test_functions_that_need_full_maps_say_so(model):

@@ -16,11 +16,12 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import full_maps
 import pytest
 import torch
 from torch.testing import assert_close
 
-from attnviz.errors import AttnvizWarning
+from attnviz import AttnvizWarning
 from attnviz.results import MaskRule
 from attnviz.streaming import ScoreSpec, gpu, reference
 from attnviz.streaming import triton_kernels as kernels
@@ -72,24 +73,21 @@ def scoring_of(shape, rule, *, dtype=torch.float32, padded=False, spread=1.5, **
     return ScoreSpec(Q, K, d**-0.5, MaskRule(offset=offset, keys=keys, **rule), **terms)
 
 
+def on_cpu(scoring):
+    """Return an attention whose tensors are on the CPU."""
+    rule, sinks = scoring.visible, scoring.sinks
+    return replace(
+        scoring,
+        query=scoring.query.cpu(),
+        key=scoring.key.cpu(),
+        visible=replace(rule, keys=None if rule.keys is None else rule.keys.cpu()),
+        sinks=None if sinks is None else sinks.cpu(),
+    )
+
+
 def whole(scoring):
-    """Return the weights by the formula, (H, m, n), in float64; 0 in rows without visible keys."""
-    H, m, n = scoring.shape
-    rule, Q = scoring.visible, scoring.query.cpu().double()
-    K = scoring.key.cpu().double().repeat_interleave(H // len(scoring.key), dim=0)
-    gap = torch.arange(m)[:, None] + rule.offset - torch.arange(n)
-    visible = torch.ones(m, n, dtype=torch.bool)
-    visible &= gap <= (n + m if rule.before is None else rule.before)
-    visible &= -gap <= (n + m if rule.after is None else rule.after)
-    visible &= True if rule.keys is None else rule.keys.cpu()
-    scores = Q @ K.mT * scoring.scale
-    if scoring.soft_cap is not None:
-        scores = (scores / scoring.soft_cap).tanh() * scoring.soft_cap
-    scores = scores.masked_fill(~visible, -torch.inf)
-    lse = torch.logsumexp(scores, -1)
-    if scoring.sinks is not None:
-        lse = torch.logaddexp(lse, scoring.sinks_by_row.cpu().double())
-    return (scores - lse[..., None]).exp().nan_to_num(0), lse
+    """Return the weights and the log-sum-exp by the formula, in float64."""
+    return full_maps.whole(on_cpu(scoring)), full_maps.log_sum_exp(on_cpu(scoring))
 
 
 def statistics(P, cell, offset, marks):

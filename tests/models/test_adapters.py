@@ -10,7 +10,7 @@ from families import TEXTS, tiny
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.errors import InputError, ModelError
+from attnviz import InputError, ModelError
 
 pytestmark = [
     pytest.mark.skipif(find_spec("peft") is None, reason="needs peft"),

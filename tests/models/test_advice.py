@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from safetensors.torch import load_file, save_file
 
 import attnviz
-from attnviz.errors import InputError, ModelError
+from attnviz import InputError, ModelError
 from attnviz.models import checkpoint
 
 TEXT = "the train left the station"

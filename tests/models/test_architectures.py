@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 from attnviz.models import architectures as catalogue
 from attnviz.results.projection import STAGES
 

@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 import attnviz
 import attnviz.models.checkpoint as checkpoints
-from attnviz.errors import AttnvizError, InputError, ModelError
+from attnviz import AttnvizError, InputError, ModelError
 from attnviz.models.checkpoint import Checkpoint, load_checkpoint
 from attnviz.models.named import BUNDLED
 from attnviz.models.pretrained import find_weights

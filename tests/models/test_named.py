@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import attnviz
-from attnviz.errors import ModelError
+from attnviz import ModelError
 from attnviz.models import named
 from attnviz.models.named import NAMED
 

@@ -53,46 +53,49 @@ def state(module):
 # --- what people do to a model
 
 
-def trained():
-    return tiny("bert").train()
+def altered(change, family="llama"):
+    """Return a function that makes a tiny model and changes it."""
+
+    def make():
+        model = tiny(family)
+        return change(model) or model
+
+    return make
 
 
-def with_checkpoints():
-    model = tiny("llama").train()
-    model.gradient_checkpointing_enable()
-    return model
+def with_mlp(change):
+    """Return a function that makes a tiny model and changes a module of its first layer."""
+    return altered(lambda model: change(model.model.layers[0].mlp))
 
 
-def compiled():
-    model = tiny("bert")
-    model.compile(backend="eager")
-    return model
+def checkpointing(model):
+    model.train().gradient_checkpointing_enable()
 
 
-def with_a_compiled_layer():
-    model = tiny("bert")
+def compile_a_layer(model):
     model.bert.encoder.layer[0] = torch.compile(model.bert.encoder.layer[0], backend="eager")
-    return model
 
 
-def with_a_compiled_forward():
-    model = tiny("bert")
+def compile_the_forward(model):
     model.forward = torch.compile(model.forward, backend="eager")
-    return model
 
 
-def with_a_hook_that_holds_the_model():
-    model = tiny("llama")
+COMPILED = {
+    "compiled": altered(lambda model: model.compile(backend="eager"), "bert"),
+    "with a compiled layer": altered(compile_a_layer, "bert"),
+    "with a compiled forward": altered(compile_the_forward, "bert"),
+}
 
+
+def hook_that_holds_the_model(model):
     def hook(module, args, output):
         return output * 1.01 + model.model.norm.weight.mean()
 
     model.model.layers[0].mlp.register_forward_hook(hook)
-    return model
 
 
-def with_hooks_that_know_modules():
-    model, seen = tiny("llama"), {}
+def hooks_that_know_modules(model):
+    seen = {}
     names = {module: name for name, module in model.named_modules()}
 
     def hook(module, args, output):
@@ -100,7 +103,6 @@ def with_hooks_that_know_modules():
 
     for module in model.modules():
         module.register_forward_hook(hook)
-    return model
 
 
 class Keeper:
@@ -111,24 +113,18 @@ class Keeper:
         return output * (1 + self.model.model.norm.weight.sum() * 1e-3)
 
 
-def with_the_hook_of_an_object():
-    model = tiny("llama")
+def hook_of_an_object(model):
     model.model.layers[0].mlp.register_forward_hook(Keeper(model).hook)
-    return model
 
 
-def with_a_hook_with_keywords():
-    model = tiny("llama")
-
+def hook_with_keywords(model):
     def hook(module, args, kwargs):
         return (args[0] * 1.1, *args[1:]), kwargs
 
     model.model.layers[1].register_forward_pre_hook(hook, with_kwargs=True)
-    return model
 
 
-def with_a_forward_around_its_own():
-    model = tiny("llama")
+def forward_around_its_own(model):
     attention = model.model.layers[0].self_attn
     own = attention.forward
 
@@ -137,42 +133,29 @@ def with_a_forward_around_its_own():
         return output[0] * 1.05, *output[1:]
 
     attention.forward = forward
-    return model
 
 
-def of_a_notebook():
-    """Cells of a notebook name the model in globals."""
-    cell = "\n".join(
-        [
-            "attention = model.model.layers[0].self_attn",
-            "own = attention.forward",
-            "def scaled(output):",
-            "    return output[0] * (1.05 + attention.o_proj.weight.mean()), *output[1:]",
-            "def forward(*args, **kwargs):",
-            "    return scaled(own(*args, **kwargs))",
-            "attention.forward = forward",
-        ]
-    )
-    cells = {"model": tiny("llama"), "__name__": "__main__"}
-    exec(cell, cells)
-    return cells["model"]
+# Cells of a notebook name the model in globals.
+CELL = """
+attention = model.model.layers[0].self_attn
+own = attention.forward
+def scaled(output):
+    return output[0] * (1.05 + attention.o_proj.weight.mean()), *output[1:]
+def forward(*args, **kwargs):
+    return scaled(own(*args, **kwargs))
+attention.forward = forward
+"""
 
 
-def with_a_bound_forward():
-    model = tiny("llama")
-    mlp = model.model.layers[0].mlp
+def bound_forward(mlp):
     mlp.forward = types.MethodType(lambda self, hidden: type(self).forward(self, hidden) * 2, mlp)
-    return model
 
 
-def with_a_partial_forward():
-    model = tiny("llama")
-    mlp = model.model.layers[0].mlp
+def partial_forward(mlp):
     mlp.forward = functools.partial(lambda module, h: module.down_proj(module.up_proj(h)), mlp)
-    return model
 
 
-def with_a_decorated_forward():
+def decorated_forward(mlp):
     def twice(forward):
         @functools.wraps(forward)
         def run(*args):
@@ -180,10 +163,7 @@ def with_a_decorated_forward():
 
         return run
 
-    model = tiny("llama")
-    mlp = model.model.layers[0].mlp
     mlp.forward = twice(twice(mlp.forward))
-    return model
 
 
 class Scaled:
@@ -195,11 +175,9 @@ class Scaled:
         return output[0] * 1.05, *output[1:]
 
 
-def with_an_object_as_forward():
-    model = tiny("llama")
+def object_as_forward(model):
     attention = model.model.layers[0].self_attn
     attention.forward = Scaled(attention.forward)
-    return model
 
 
 class Around(nn.Module):
@@ -215,90 +193,84 @@ class Around(nn.Module):
         return self.inners[0](hidden) * self.model.model.norm.weight.mean()
 
 
-def with_references():
-    model = tiny("llama")
+def references(model):
     model.model.layers[0].mlp = Around(model.model.layers[0].mlp, model)
-    return model
 
 
-def with_foreign_objects():
-    model = tiny("llama")
+def foreign_objects(model):
     model.lock, model.local, model.file = threading.RLock(), threading.local(), io.StringIO()
-    return model
 
 
-def with_a_generator():
-    model = tiny("llama")
-    mlp = model.model.layers[0].mlp
+def generator(mlp):
     mlp.generator = torch.Generator().manual_seed(1)
     mlp.register_forward_hook(
         lambda module, args, output: (
             output + 0 * torch.rand(output.shape, generator=module.generator)
         )
     )
-    return model
 
 
-def parametrized():
-    model = tiny("bert")
+def parametrize(model):
     torch.nn.utils.parametrizations.weight_norm(model.bert.encoder.layer[0].intermediate.dense)
-    return model
 
 
-def pruned():
-    model = tiny("bert")
+def pruning(model):
     prune.l1_unstructured(model.bert.encoder.layer[0].intermediate.dense, "weight", 0.3)
-    return model
 
 
-def quantized():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.ao.quantization.quantize_dynamic(tiny("bert"), {nn.Linear})
-
-
-def traced():
-    model = tiny("llama")
+def trace(model):
     model.model.layers[0].mlp = torch.fx.symbolic_trace(model.model.layers[0].mlp)
-    return model
 
 
-def placed():
-    return accelerate.dispatch_model(tiny("llama"), {"": "cpu"}, force_hooks=True)
+def adapter(kind, **options):
+    def change(model):
+        peft = pytest.importorskip("peft")
+        config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)
+        return peft.get_peft_model(model, config).eval()
+
+    return altered(change)
 
 
-def offloaded():
-    return accelerate.cpu_offload(tiny("llama"), execution_device=torch.device("cpu"))
-
-
-def adapted(kind, **options):
-    peft = pytest.importorskip("peft")
-    config = getattr(peft, kind)(task_type="CAUSAL_LM", **options)
-    return peft.get_peft_model(tiny("llama"), config).eval()
-
-
-def with_lora():
-    return adapted("LoraConfig", target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-
-
-def with_a_prefix():
-    return adapted("PrefixTuningConfig", num_virtual_tokens=3)
-
-
-ALTERED = [
-    trained, with_checkpoints, compiled, with_a_compiled_layer, with_a_compiled_forward,
-    with_a_hook_that_holds_the_model, with_hooks_that_know_modules, with_the_hook_of_an_object,
-    with_a_hook_with_keywords, with_a_forward_around_its_own, of_a_notebook, with_a_bound_forward,
-    with_a_partial_forward, with_a_decorated_forward, with_an_object_as_forward, with_references,
-    with_foreign_objects, with_a_generator, parametrized, pruned, quantized, traced, placed,
-    offloaded, with_lora, with_a_prefix,
-]  # fmt: skip
+ALTERED = {
+    **COMPILED,
+    "in training": altered(lambda model: model.train(), "bert"),
+    "with checkpoints": altered(checkpointing),
+    "with a hook that holds the model": altered(hook_that_holds_the_model),
+    "with hooks that know modules": altered(hooks_that_know_modules),
+    "with the hook of an object": altered(hook_of_an_object),
+    "with a hook with keywords": altered(hook_with_keywords),
+    "with a forward around its own": altered(forward_around_its_own),
+    "of a notebook": altered(lambda model: exec(CELL, {"model": model, "__name__": "__main__"})),
+    "with a bound forward": with_mlp(bound_forward),
+    "with a partial forward": with_mlp(partial_forward),
+    "with a decorated forward": with_mlp(decorated_forward),
+    "with an object as forward": altered(object_as_forward),
+    "with references": altered(references),
+    "with foreign objects": altered(foreign_objects),
+    "with a generator": with_mlp(generator),
+    "parametrized": altered(parametrize, "bert"),
+    "pruned": altered(pruning, "bert"),
+    "quantized": altered(
+        lambda model: torch.ao.quantization.quantize_dynamic(model, {nn.Linear}), "bert"
+    ),
+    "traced": altered(trace),
+    "placed": altered(
+        lambda model: accelerate.dispatch_model(model, {"": "cpu"}, force_hooks=True)
+    ),
+    "offloaded": altered(
+        lambda model: accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    ),
+    "with LoRA": adapter(
+        "LoraConfig", target_modules=["q_proj", "v_proj"], init_lora_weights=False
+    ),
+    "with a prefix": adapter("PrefixTuningConfig", num_virtual_tokens=3),
+}
 
 
 @pytest.mark.filterwarnings("ignore")  # of the libraries that alter a model
-@pytest.mark.parametrize("altered", ALTERED)
-def test_a_shadow_computes_what_its_model_does(altered):
-    model = altered()
+@pytest.mark.parametrize("name", ALTERED)
+def test_a_shadow_computes_what_its_model_does(name):
+    model = ALTERED[name]()
     expected, before = numbers(model), state(model)
     shadow, _ = shadow_of(model)
     assert all(map(torch.equal, numbers(shadow), expected))
@@ -351,9 +323,9 @@ def test_a_scripted_module_is_shared_and_named():
     assert notes == ("RecursiveScriptModule is scripted, so it is run as it is",)
 
 
-@pytest.mark.parametrize("compile_it", [compiled, with_a_compiled_layer, with_a_compiled_forward])
-def test_what_is_run_uncompiled_is_named(compile_it, tokenizer):
-    result = attnviz.load(compile_it(), tokenizer=tokenizer).attend(TEXTS[0])
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_is_run_uncompiled_is_named(name, tokenizer):
+    result = attnviz.load(COMPILED[name](), tokenizer=tokenizer).attend(TEXTS[0])
     assert result.agreement.verdict == "verified"
     assert "what torch.compile made of the model is run uncompiled" in result.notes
 

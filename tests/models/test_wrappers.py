@@ -10,7 +10,7 @@ from families import TEXTS, tiny
 from torch import nn
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 from attnviz.models.wrappers import unwrap
 
 with warnings.catch_warnings():  # of their own dependencies

@@ -240,26 +240,6 @@ def test_every_position_of_an_unchanged_model_is_verified(family, tokenizer):
     assert report.verdict == "verified"
 
 
-class ReversedOffsets:
-    """A tokenizer whose offsets are those of the tokens in reversed order."""
-
-    def __call__(self, *args, **options):
-        encoding = super().__call__(*args, **options)
-        if "offset_mapping" in encoding:
-            encoding["offset_mapping"] = encoding["offset_mapping"][::-1]
-        return encoding
-
-
-def test_offsets_that_are_not_those_of_the_tokens_are_named(small, tokenizer):
-    wrong = deepcopy(tokenizer)
-    wrong.__class__ = type("Wrong", (ReversedOffsets, type(tokenizer)), {})
-    result = attend(small, wrong)
-    assert result.agreement.parts["positions"] == "not compared"
-    said = "POSITIONS NOT VERIFIED: the tokenizer's offsets do not match its tokens"
-    assert result.agreement.summary().startswith(said)
-    assert result.agreement.verdict == "positions not verified"
-
-
 @pytest.mark.parametrize("text", [TEXT, f"{TEXT} " * 4], ids=["whole", "streamed"])
 def test_a_vocabulary_that_is_not_the_model_s_is_named(text, copied, tokenizer):
     options = {} if text == TEXT else {"mode": "streamed"}

@@ -9,7 +9,7 @@ import torch
 from faults_in_models import reversed_positions
 from media import RATE, chirp, picture, seeing
 
-from attnviz.errors import InputError
+from attnviz import InputError
 from attnviz.pipeline import run as pipeline
 
 INPUTS = {

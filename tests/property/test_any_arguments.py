@@ -16,8 +16,8 @@ from strategies import slower, strings
 
 import attnviz
 import attnviz.pipeline.attend
+from attnviz import ModelError
 from attnviz.app import app, run
-from attnviz.errors import ModelError
 
 MADE = typer.main.get_command(app)  # built once: building takes longer than running
 # `serve` prints nothing before it ends, and --debug shows a traceback.

@@ -14,33 +14,8 @@ from attnviz.analyses.example.compute import FIELDS, STAGES, parse
 from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.senses.sentences import read_sentences
 from attnviz.analyses.shift.compute import parse_pair
-from attnviz.errors import did_you_mean
 from attnviz.io.files import read_text
-from attnviz.terminal.options import (
-    parse_named_sentences,
-    parse_slice,
-    parse_word_pair,
-)
-
-
-@given(strings | st.from_regex(r"\s*\d*\s*:\s*\d*\s*", fullmatch=True))
-def test_a_region_of_a_map_is_a_slice(entry):
-    region = value_or_refused(parse_slice, entry, "--rows")
-    if region is REFUSED:
-        return
-    assert all(end is None or end >= 0 for end in (region.start, region.stop))
-    range(10)[region]
-
-
-@slower(0.5)
-@given(strings)
-def test_two_words_are_two(entry):
-    words = value_or_refused(parse_word_pair, entry)
-    if words is not REFUSED:
-        query, key = words
-        assert query.strip() == query != ""
-        assert key.strip() == key != ""
-        assert entry.index(query) < entry.rindex(key)
+from attnviz.terminal.options import parse_named_sentences
 
 
 @slower(0.5)
@@ -208,12 +183,3 @@ def test_consistent_matrices_are_replayed(data):
     assert worked.count()["printed"] == T * k + T * T
     weights = next(stage for stage in worked.stages if stage.name == "weights")
     assert (weights.from_inputs.sum(-1) - 1).abs().max() < 1e-12
-
-
-@slower(0.5)
-@given(strings, st.lists(strings, max_size=5))
-def test_a_suggested_name_exists(entry, known):
-    hint = did_you_mean(entry, known)
-    assert not hint or any(name in hint for name in known)
-    if any(name.casefold() == entry.casefold() for name in known) and 0 < len(entry) < 40:
-        assert hint

@@ -19,9 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import AWKWARD, REFUSED, slower, strings, value_or_refused
 
-from attnviz import load_result, save_result
+from attnviz import InputError, load_result, save_result
 from attnviz.analyses.maps.result import AttentionMap
-from attnviz.errors import InputError
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import SAVABLE, Savable
 

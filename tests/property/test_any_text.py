@@ -1,7 +1,6 @@
 """Words, labels and positions in the text, for any text and any kind of tokenizer."""
 
 import itertools
-import math
 import unicodedata
 
 import pytest
@@ -14,13 +13,10 @@ from vocabularies import vocabulary
 
 import attnviz
 from attnviz.analyses.senses.sentences import find_word, inflections
-from attnviz.figures.cells import fit_ticks
-from attnviz.figures.layout import Ruler
-from attnviz.figures.style import SMALLEST_SIZE, style
 from attnviz.inputs.text import encode_texts, token_spans
-from attnviz.results import Axis, Provenance
+from attnviz.results import Axis
 from attnviz.results.axis import find_words, locate, merge, token_groups
-from attnviz.results.text import literal, source
+from attnviz.results.text import literal
 
 
 @pytest.fixture(scope="module")
@@ -178,43 +174,3 @@ def test_a_label_is_one_printable_line(text, longest):
 
 
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-
-
-@slower(0.5)
-@given(strings, strings, st.none() | strings, st.none() | strings)
-def test_the_source_is_described_on_one_line(model, text, pair, image):
-    description = source(Provenance(model, "0", text, pair, "float32", "cpu", {}, image=image))
-    assert len(f"{description}.".splitlines()) == 1
-    assert len(description) < 500
-    description.encode()
-
-
-@pytest.fixture(scope="module")
-def ruler():
-    return Ruler()
-
-
-@slower(40)
-@pytest.mark.filterwarnings("ignore:No installed font")
-@given(
-    st.lists(strings, min_size=1, max_size=30),
-    st.floats(0.001, 2),
-    st.sampled_from("xy"),
-    st.floats(0.2, 3),
-)
-def test_labels_of_a_map_stand_at_their_cells_and_do_not_overlap(
-    ruler, labels, cell, axis, longest
-):
-    with style(labels):
-        ticks = fit_ticks(labels, cell, ruler, axis=axis, longest=longest)
-        widths = [ruler.width(label, ticks.points) for label in ticks.labels]
-    assert ticks.points >= SMALLEST_SIZE
-    assert len(ticks.labels) == len(ticks.places) >= 1
-    assert all(0 < place < len(labels) for place in ticks.places)
-    apart = [b - a for a, b in itertools.pairwise(ticks.places)]
-    assert all(each * cell * 72 >= SMALLEST_SIZE for each in apart)
-    assert math.isfinite(ticks.room)
-    for place, label, width in zip(ticks.places, ticks.labels, widths, strict=True):
-        whole = literal(labels[int(place)])
-        assert label == whole or (label.endswith("…") and whole.startswith(label[:-1]))
-        assert width <= longest or len(label) <= 2

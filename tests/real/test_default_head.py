@@ -7,7 +7,7 @@ import pytest
 import torch
 from fetched import PHOTO, REACTION, SCRIPTS, attended, inputs
 
-from attnviz.analyses.maps.compute import attention_map, rank_heads
+from attnviz import attention_map, rank_heads
 from attnviz.figures.cells import WeightScale
 from attnviz.figures.claims import is_logarithmic
 

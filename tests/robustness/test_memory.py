@@ -19,8 +19,8 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 import attnviz
+from attnviz import AttnvizError, InputError, ModelError
 from attnviz.app import run
-from attnviz.errors import AttnvizError, InputError, ModelError
 from attnviz.runtime import libraries as memory
 from attnviz.runtime.libraries import is_out_of_memory, translate
 
@@ -221,7 +221,10 @@ def _budget():
 def test_other_failures_are_not_out_of_memory():
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     pattern = r"^It fails \(RuntimeError: shapes\)\. Look\.$"
-    with pytest.raises(ModelError, match=pattern), translate(_budget(), "It fails", "Look."):
+    with (
+        pytest.raises(ModelError, match=pattern),
+        translate(_budget(), "It fails", "Look."),
+    ):
         raise RuntimeError("shapes")
     with pytest.raises(KeyboardInterrupt), translate(_budget(), "It fails"):
         raise KeyboardInterrupt

@@ -8,8 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 import attnviz
-from attnviz.analyses.maps.compute import attention_map
-from attnviz.errors import OutputError
+from attnviz import OutputError, attention_map
 from attnviz.io.files import (
     DATA_SUFFIXES,
     FIGURE_SUFFIXES,

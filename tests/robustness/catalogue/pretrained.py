@@ -11,13 +11,10 @@ def _refused(name: str, said: str, **how: Any) -> dict:
 
 PRETRAINED = {
     "no such name": typed("heatmap train -m no/such-model", 3, "'no/such-model'"),
-    "a name of 5,000 letters": typed(f"heatmap train -m {'n' * 5000}", 3, "nnn"),
     "a name with an escape": typed("heatmap train -m 'a/\x1b[31mb'", 3, "a/"),
     "a name that is no Unicode": typed("heatmap train -m './\udcff'", 3, "folder"),
     "a web address": typed("heatmap train -m https://example.org/model", 3, "https://example.org"),
-    "a name with spaces": typed("heatmap train -m 'tiny model' -o x.json", leaves="x.json"),
     "a name in other scripts": typed("heatmap train -m ./zug-ü-列車 -o x.svg", leaves="x.svg"),
-    "a folder with a slash behind": typed("verify train -m ./tiny/"),
     **_refused("a-file", "'a-file' is a file"),
     **_refused("a-broken-link", "a-broken-link"),
     **_refused("without-config", "config.json"),
@@ -65,7 +62,5 @@ PRETRAINED = {
     ),
     "attention code of a hub": typed("verify train -m eager-elsewhere"),
     "another number of heads": typed("verify train -m lies-about-heads"),
-    "heads that a GPT has not": typed("verify train -m gpt-lies-about-heads"),
-    "a pair for a model of one text": typed("verify train --pair left -m gpt"),
     "a shift of an encoder-decoder": typed("shift train 'the train left' -m t5", 3, "one text"),
 }

@@ -16,8 +16,6 @@ SELECTIONS = {
     "one head twice": typed(
         f"heatmap {_THE} --layer 0 --head 1 --head 1 -o x.json", leaves="x.json"
     ),
-    "no heads": called(f"attnviz.plot.heatmap({_RESULT}, layer=0, head=[])", 2, "head"),
-    "two heads of steps": called(f"attnviz.steps({_RESULT}, layer=0, head=[0, 1])", 2, "head"),
     "the#²": typed(f"heatmap {_THE} --find 'the#²:train'", 2, "the#²"),
     "the# and 5,000 digits": typed(
         f"heatmap {_THE} --find 'the#{'9' * 5000}:train'", 2, "'the#999"
@@ -26,7 +24,6 @@ SELECTIONS = {
         "heatmap 'the trains left' -m tiny --find trains:left -o x.json", leaves="x.json"
     ),
     "piece of a word": typed("heatmap 'the trains left' -m tiny --find '##s:left'", 2, "##s"),
-    "word to itself": typed(f"heatmap {_THE} --find train:train -o x.json", leaves="x.json"),
     "word of many letters": typed(
         f"heatmap {_THE} --find {'x' * 10_000}:train", 2, "is not a word of the text"
     ),
@@ -34,7 +31,6 @@ SELECTIONS = {
     "rows that end past the end": typed(f"heatmap {_THE} --rows 1:99", 2, "START:STOP from 0 to 7"),
     "rows of other digits": typed(f"heatmap {_THE} --rows ٠:٣ -o x.json", leaves="x.json"),
     "rows beyond any number": typed(f"heatmap {_THE} --rows 0:{'9' * 5000}", 2, "rows"),
-    "all rows": typed(f"heatmap {_THE} --rows : -o x.json", leaves="x.json"),
     "columns of a step": called(
         f"attnviz.plot.heatmap({_RESULT}, columns=slice(0, 4, 2))", 2, "Columns 0:4"
     ),

@@ -15,7 +15,6 @@ STREAMS = {
     "a full standard output after the run": typed(
         "verify train -m tiny", 4, "Standard output cannot be written", within="stdout full"
     ),
-    "a full standard error": typed("heatmap ''", 2, within="stderr full", cold=True),
     "closed standard output": typed(_TRAIN, leaves="x.json", within="stdout closed"),
     "closed standard error": typed(_TRAIN, leaves="x.json", within="stderr closed"),
     "closed standard error, and an error": typed(
@@ -25,7 +24,6 @@ STREAMS = {
         _TRAIN, leaves="x.json", within="stdin closed, stdout closed, stderr closed"
     ),
     "a terminal": typed(_TRAIN, said="the", leaves="x.json", within="a terminal"),
-    "a terminal without colors": typed(_TRAIN, leaves="x.json", within="a terminal, NO_COLOR=1"),
     "a terminal of 1 column": typed(_TRAIN, leaves="x.json", within="a terminal, COLUMNS=1"),
     "columns that are no number": typed("models bert", within="COLUMNS=wide"),
     "an example in 20 columns": typed("example phones", within="a terminal, COLUMNS=20"),
@@ -37,13 +35,6 @@ STREAMS = {
         cold=True,
     ),
     "ASCII": typed("models bert", within="PYTHONIOENCODING=ascii", cold=True),
-    "an error in ASCII": typed(
-        "senses zug-ü-列車",
-        2,
-        "There are no bundled sentences for",
-        within="PYTHONIOENCODING=ascii",
-        cold=True,
-    ),
     "a malformed date": typed(
         "heatmap 'the train' -m tiny -o x.pdf", leaves="x.pdf", within="SOURCE_DATE_EPOCH=abc"
     ),

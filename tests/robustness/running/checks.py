@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from PIL import Image
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from robustness.catalogue.case import Case
 from robustness.running.scene import SECONDS, Outcome
@@ -60,16 +62,7 @@ def _check_line(case: Case, outcome: Outcome, details: str) -> None:
 def check_file(path: Path) -> None:
     """Check that a file is complete by opening it with a reader of its format."""
     assert path.stat().st_size, path
-    {
-        ".png": _open_image, ".svg": ET.parse, ".pdf": _open_pdf, ".html": _open_page,
-        ".htm": _open_page, ".json": _open_json, ".npz": _open_arrays,
-        ".safetensors": _open_tensors, ".parquet": pq.read_table,
-    }[path.suffix.lower()](path)  # fmt: skip
-
-
-def _open_image(path: Path) -> None:
-    with Image.open(path) as image:
-        image.load()
+    OPEN[path.suffix.lower()](path)
 
 
 def _open_pdf(path: Path) -> None:
@@ -78,37 +71,23 @@ def _open_pdf(path: Path) -> None:
     assert data.rstrip().endswith(b"%%EOF")
 
 
-class _Page(HTMLParser):
-    """Collect the elements of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.elements.append(tag)
-
-
 def _open_page(path: Path) -> None:
-    text = path.read_text("utf-8")
-    page = _Page()
-    page.feed(text)
+    elements: list[str] = []
+    page = HTMLParser()
+    page.handle_starttag = lambda tag, attrs: elements.append(tag)  # type: ignore[method-assign]
+    page.feed(text := path.read_text("utf-8"))
     page.close()
     assert text.rstrip().endswith("</html>")
-    assert page.elements[:2] == ["html", "head"]
+    assert elements[:2] == ["html", "head"]
 
 
-def _open_json(path: Path) -> None:
-    assert isinstance(json.loads(path.read_text("utf-8")), dict)
-
-
-def _open_arrays(path: Path) -> None:
-    with np.load(path, allow_pickle=False) as arrays:
-        for name in arrays.files:
-            assert arrays[name] is not None
-
-
-def _open_tensors(path: Path) -> None:
-    with safe_open(path, framework="pt") as file:
-        for name in file.keys():  # noqa: SIM118
-            file.get_tensor(name)
+OPEN: dict[str, Callable[[Path], Any]] = {
+    ".png": lambda path: Image.open(path).load(),
+    ".svg": ET.parse,
+    ".pdf": _open_pdf,
+    ".html": _open_page,
+    ".json": lambda path: dict(json.loads(path.read_text("utf-8"))),
+    ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
+    ".safetensors": load_file,
+    ".parquet": pq.read_table,
+}

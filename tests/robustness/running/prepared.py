@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-import wave
+import struct
+import zlib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
+import soundfile
 from PIL import Image
 
+import attnviz
 from robustness.running.families import saved
 from robustness.running.pretrained import MODELS, sparse_file
 
@@ -25,24 +26,14 @@ def prepare(folder: Path, named: str) -> None:
             make(folder / name)
 
 
-def text(content: str, encoding: str = "utf-8") -> Make:
+def text(content: str) -> Make:
     """Return a function that writes a text."""
-    return lambda path: path.write_bytes(content.encode(encoding, "surrogatepass"))
-
-
-def data(content: bytes) -> Make:
-    """Return a function that writes bytes."""
-    return lambda path: path.write_bytes(content)
+    return lambda path: path.write_bytes(content.encode())
 
 
 def folder(mode: int = 0o700) -> Make:
     """Return a function that creates a folder."""
-
-    def make(path: Path) -> None:
-        path.mkdir()
-        path.chmod(mode)
-
-    return make
+    return lambda path: (path.mkdir(), path.chmod(mode))
 
 
 def link(target: str) -> Make:
@@ -50,13 +41,13 @@ def link(target: str) -> Make:
     return lambda path: path.symlink_to(target)
 
 
-def picture(width: int, height: int, mode: str = "RGB", **how: object) -> Make:
+def picture(width: int, height: int, mode: str = "RGB") -> Make:
     """Return a function that writes an image."""
 
     def make(path: Path) -> None:
         pixels = np.arange(width * height * 3, dtype=np.uint64) * 7 % 251
         image = Image.fromarray(pixels.astype(np.uint8).reshape(height, width, 3))
-        image.convert(mode).save(path, **how)
+        image.convert(mode).save(path)
 
     return make
 
@@ -79,8 +70,6 @@ def truncated(make: Make) -> Make:
 
 def bomb(path: Path) -> None:
     """Write a PNG of a few bytes that claims to have 60,000 × 60,000 pixels."""
-    import struct
-    import zlib
 
     def chunk(name: bytes, body: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(name + body))
@@ -93,51 +82,26 @@ def bomb(path: Path) -> None:
     )  # fmt: skip
 
 
-def sound(seconds: float, rate: int = 16_000, channels: int = 1, width: int = 2) -> Make:
+def sound(seconds: float) -> Make:
     """Return a function that writes a tone."""
-
-    def make(path: Path) -> None:
-        count = int(seconds * rate) * channels
-        wide = 2.0 ** (8 * width - 2)
-        tone = (wide * np.sin(np.arange(count) / 20)).astype(np.int32)
-        samples = tone.astype("<i4").view(np.uint8).reshape(-1, 4)[:, :width]
-        with wave.open(str(path), "wb") as file:
-            file.setnchannels(channels)
-            file.setsampwidth(width)
-            file.setframerate(rate)
-            file.writeframes(samples.tobytes())
-
-    return make
+    tone = np.sin(np.arange(int(seconds * 16_000)) / 20) / 2
+    return lambda path: soundfile.write(path, tone, 16_000)
 
 
-def write_result(path: Path) -> None:
+def result(path: Path) -> None:
     """Save the complete result of a run."""
-    path.write_bytes(_saved_result())
-
-
-@cache
-def _saved_result() -> bytes:
-    from attnviz import attend, save_result
-
-    with TemporaryDirectory() as place:
-        save_result(
-            attend("the train", model=saved("bert")), path := Path(place, "kept.safetensors")
-        )
-        return path.read_bytes()
+    attnviz.save_result(attnviz.attend("the train", model=saved("bert")), path)
 
 
 FILES: dict[str, Make] = {
     # texts
     "words.txt": text("the train left the station"),
-    "empty.txt": text(""),
     "bom.txt": text("\ufeffthe train left"),
-    "binary.txt": data(bytes(range(256)) * 4),
+    "binary.txt": lambda path: path.write_bytes(bytes(range(256)) * 4),
     "nul.txt": text("the train\0left"),
-    "lines.txt": text("the train\r\nleft\rthe station\n\n"),
     "100000.txt": text("train " * 100_000),
     "huge.txt": sparse_file(2**26 + 1),
     "folder.txt": folder(),
-    "loop.txt": link("loop.txt"),
     "sentences.txt": text("the train left\n\nthe train went home\n"),
     # images
     "photo.png": picture(60, 40),
@@ -152,7 +116,6 @@ FILES: dict[str, Make] = {
     "bomb.png": bomb,
     # audio
     "tone.wav": sound(1.0),
-    "8khz.wav": sound(1.0, rate=8_000),
     "silence.wav": sound(0.0),
     "click.wav": sound(0.005),
     "half.wav": truncated(sound(1.0)),
@@ -162,7 +125,7 @@ FILES: dict[str, Make] = {
         '"W_k": [[1, 0], [0, 1]], "W_v": [[1, 1], [0, 1]]}'
     ),
     # results
-    "kept.safetensors": write_result,
+    "kept.safetensors": result,
     # output locations
     "old.png": picture(2, 2),
     "old.json": text('{"old": 1}'),
@@ -170,10 +133,6 @@ FILES: dict[str, Make] = {
     "locked": folder(0o500),
     "sealed": folder(0o000),
     "link.png": link("real.png"),
-    "linked.json": lambda path: (
-        path.symlink_to("theirs.json"),
-        data(b"{}")(path.with_name("theirs.json")),
-    ),
     "null.png": link("/dev/null"),
     "nowhere.png": link("no/such/folder/real.png"),
     "loop.png": link("loop.png"),

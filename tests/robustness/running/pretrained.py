@@ -111,7 +111,6 @@ def _closed(mode: int, name: str = ".") -> Callable[[Path], None]:
 
 MODELS: dict[str, Callable[[Path], Any]] = {
     "tiny": copy("bert"),
-    "tiny model": copy("bert"),
     "zug-ü-列車": copy("bert"),
     "gpt": copy("gpt"),
     "llama": copy("llama"),
@@ -162,7 +161,6 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "other-family": config(model_type="gpt2", architectures=["GPT2Model"]),
     "other-activation": config(hidden_act="nonesuch"),
     "eager-elsewhere": config(_attn_implementation="kernels-community/nonesuch"),
-    "gpt-lies-about-heads": config("gpt", n_head=4, num_attention_heads=4),
     # custom code
     "own-code": damaged(_own_code),
     # the tokenizer
