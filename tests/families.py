@@ -9,7 +9,6 @@ the library initializes them to 0 and 1.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -38,46 +37,34 @@ _bert = {
     "intermediate_size": 64,
     "initializer_range": 0.1,
 }
+_default = {"rope_type": "default", "rope_theta": 1e4}
 _llama = {**_bert, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
-FAMILIES: dict[str, Callable[[], hf.PreTrainedModel]] = {
-    "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**_bert)),
-    "distilbert": lambda: hf.DistilBertModel(
-        hf.DistilBertConfig(
-            vocab_size=VOCABULARY, dim=48, n_layers=3, n_heads=4, hidden_dim=64,
-            initializer_range=0.1,
-        )
-    ),
-    "roberta": lambda: hf.RobertaModel(
-        hf.RobertaConfig(**_bert, pad_token_id=0, max_position_embeddings=64)
-    ),
-    "albert": lambda: hf.AlbertModel(hf.AlbertConfig(**_bert, embedding_size=32)),
-    "electra": lambda: hf.ElectraModel(hf.ElectraConfig(**_bert, embedding_size=32)),
-    "gpt2": lambda: hf.GPT2LMHeadModel(
-        hf.GPT2Config(
-            vocab_size=VOCABULARY, n_embd=48, n_layer=3, n_head=4, n_positions=64,
-            initializer_range=0.1, bos_token_id=None, eos_token_id=None,
-            scale_attn_by_inverse_layer_idx=True,
-        )
-    ),
-    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_llama)),
-    "llama-biased": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_llama, attention_bias=True)),
-    "mistral": lambda: hf.MistralModel(hf.MistralConfig(**_llama, sliding_window=5, head_dim=16)),
-    "qwen2": lambda: hf.Qwen2Model(hf.Qwen2Config(**_llama)),
-    "qwen3": lambda: hf.Qwen3Model(hf.Qwen3Config(**_llama, head_dim=16)),
-    "gemma2": lambda: hf.Gemma2Model(
-        hf.Gemma2Config(**_llama, head_dim=16, sliding_window=5, attn_logit_softcapping=50.0,
-                        query_pre_attn_scalar=64)
-    ),
-    "gpt-oss": lambda: hf.GptOssModel(
-        hf.GptOssConfig(**_llama, head_dim=16, sliding_window=5, num_local_experts=2,
-                        num_experts_per_tok=1, rope_parameters={"rope_type": "default",
-                     "rope_theta": 1e4})
-    ),
-    "t5-encoder": lambda: hf.T5EncoderModel(
-        hf.T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=3, num_heads=4,
-                    relative_attention_num_buckets=8, relative_attention_max_distance=12)
-    ),
+FAMILIES = {
+    "bert": ("BertForMaskedLM", _bert),
+    "distilbert": ("DistilBertModel", {"vocab_size": VOCABULARY, "dim": 48, "n_layers": 3,
+                                       "n_heads": 4, "hidden_dim": 64, "initializer_range": 0.1}),
+    "roberta": ("RobertaModel", _bert | {"pad_token_id": 0, "max_position_embeddings": 64}),
+    "albert": ("AlbertModel", _bert | {"embedding_size": 32}),
+    "electra": ("ElectraModel", _bert | {"embedding_size": 32}),
+    "gpt2": ("GPT2LMHeadModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 3, "n_head": 4,
+                                 "n_positions": 64, "initializer_range": 0.1, "bos_token_id": None,
+                                 "eos_token_id": None, "scale_attn_by_inverse_layer_idx": True}),
+    "llama": ("LlamaForCausalLM", _llama),
+    "llama-biased": ("LlamaForCausalLM", _llama | {"attention_bias": True}),
+    "mistral": ("MistralModel", _llama | {"sliding_window": 5, "head_dim": 16}),
+    "qwen2": ("Qwen2Model", _llama),
+    "qwen3": ("Qwen3Model", _llama | {"head_dim": 16}),
+    "gemma2": ("Gemma2Model", _llama | {"head_dim": 16, "sliding_window": 5,
+                                        "attn_logit_softcapping": 50.0,
+                                        "query_pre_attn_scalar": 64}),
+    "gpt-oss": ("GptOssModel", _llama | {"head_dim": 16, "sliding_window": 5,
+                                         "num_local_experts": 2, "num_experts_per_tok": 1,
+                                         "rope_parameters": _default}),
+    "t5-encoder": ("T5EncoderModel", {"vocab_size": VOCABULARY, "d_model": 48, "d_kv": 12,
+                                      "d_ff": 64, "num_layers": 3, "num_heads": 4,
+                                      "relative_attention_num_buckets": 8,
+                                      "relative_attention_max_distance": 12}),
 }  # fmt: skip
 
 _bart = {
@@ -86,84 +73,60 @@ _bart = {
     "decoder_ffn_dim": 64, "init_std": 0.1, "pad_token_id": 0, "bos_token_id": 1,
     "eos_token_id": 2, "decoder_start_token_id": 2,
 }  # fmt: skip
-TWO_SIDED: dict[str, Callable[[], hf.PreTrainedModel]] = {
-    "t5": lambda: hf.T5ForConditionalGeneration(
-        hf.T5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2, num_heads=4,
-                    relative_attention_num_buckets=8, decoder_start_token_id=0)
-    ),
-    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_bart)),
-    "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_bart)),
-    "mbart": lambda: hf.MBartForConditionalGeneration(
-        hf.MBartConfig(**_bart)
-    ),
-    "mt5": lambda: hf.MT5ForConditionalGeneration(
-        hf.MT5Config(vocab_size=VOCABULARY, d_model=48, d_kv=12, d_ff=64, num_layers=2,
-                     num_heads=4, relative_attention_num_buckets=8,
-                     decoder_start_token_id=0)
-    ),
-    "pegasus": lambda: hf.PegasusForConditionalGeneration(
-        hf.PegasusConfig(**_bart)
-    ),
+TWO_SIDED = {
+    "t5": ("T5ForConditionalGeneration", {"vocab_size": VOCABULARY, "d_model": 48, "d_kv": 12,
+                                          "d_ff": 64, "num_layers": 2, "num_heads": 4,
+                                          "relative_attention_num_buckets": 8,
+                                          "decoder_start_token_id": 0}),
+    "bart": ("BartForConditionalGeneration", _bart),
+    "marian": ("MarianMTModel", _bart),
+    "mbart": ("MBartForConditionalGeneration", _bart),
+    "mt5": ("MT5ForConditionalGeneration", {"vocab_size": VOCABULARY, "d_model": 48, "d_kv": 12,
+                                            "d_ff": 64, "num_layers": 2, "num_heads": 4,
+                                            "relative_attention_num_buckets": 8,
+                                            "decoder_start_token_id": 0}),
+    "pegasus": ("PegasusForConditionalGeneration", _bart),
 }  # fmt: skip
 
 # Families whose attention bypasses transformers' interface.
-OWN_CODE: dict[str, Callable[[], hf.PreTrainedModel]] = {
-    "bloom": lambda: hf.BloomModel(hf.BloomConfig(vocab_size=VOCABULARY, hidden_size=48, n_layer=2,
-                                                  n_head=4)),
+OWN_CODE = {
+    "bloom": ("BloomModel", {"vocab_size": VOCABULARY, "hidden_size": 48, "n_layer": 2,
+                             "n_head": 4}),
     # Eager and fused attention of transformers differ: eager adds ALiBi twice.
-    "falcon": lambda: hf.FalconModel(
-        hf.FalconConfig(**_bert, alibi=True, attn_implementation="eager")
-    ),
-    "falcon-grouped": lambda: hf.FalconModel(
-        hf.FalconConfig(**_bert, new_decoder_architecture=True, num_kv_heads=2)
-    ),
-    "mpt": lambda: hf.MptModel(
-        hf.MptConfig(vocab_size=VOCABULARY, d_model=48, n_layers=2, n_heads=4, max_seq_len=64)
-    ),
-    "gpt-j": lambda: hf.GPTJModel(
-        hf.GPTJConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
-                      n_positions=64, bos_token_id=None, eos_token_id=None)
-    ),
-    "gpt-neo": lambda: hf.GPTNeoModel(
-        hf.GPTNeoConfig(vocab_size=VOCABULARY, hidden_size=48, num_layers=2, num_heads=4,
-                        attention_types=[[["global", "local"], 1]], window_size=5,
-                        max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
-    ),
-    "codegen": lambda: hf.CodeGenModel(
-        hf.CodeGenConfig(vocab_size=VOCABULARY, n_embd=48, n_layer=2, n_head=4, rotary_dim=4,
-                         n_positions=64, bos_token_id=None, eos_token_id=None)
-    ),
-    "deberta": lambda: hf.DebertaModel(
-        hf.DebertaConfig(**_bert, relative_attention=True, pos_att_type="c2p|p2c")
-    ),
-    "deberta-v2": lambda: hf.DebertaV2Model(
-        hf.DebertaV2Config(**_bert, relative_attention=True, pos_att_type="c2p|p2c",
-                           position_buckets=8)
-    ),
-    "xlnet": lambda: hf.XLNetModel(
-        hf.XLNetConfig(vocab_size=VOCABULARY, d_model=48, n_layer=2, n_head=4, d_inner=64)
-    ),
-    "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**_bert)),
-    "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(**_bert)),
-    "funnel": lambda: hf.FunnelModel(
-        hf.FunnelConfig(vocab_size=VOCABULARY, block_sizes=[1, 1], d_model=48, n_head=4, d_head=12,
-                        d_inner=64)
-    ),
-    "longformer": lambda: hf.LongformerModel(
-        hf.LongformerConfig(**_bert, attention_window=[4, 4, 4], pad_token_id=0)
-    ),
-    "bigbird": lambda: hf.BigBirdModel(
-        hf.BigBirdConfig(**_bert, attention_type="block_sparse", block_size=2, num_random_blocks=1)
-    ),
-    "reformer": lambda: hf.ReformerModel(
-        hf.ReformerConfig(vocab_size=VOCABULARY, axial_pos_embds=False, attention_head_size=12,
-                          attn_layers=["local", "lsh"], hidden_size=48, num_attention_heads=4,
-                          feed_forward_size=64, local_attn_chunk_length=4, lsh_attn_chunk_length=4,
-                          num_buckets=2, max_position_embeddings=64, hash_seed=0)
-    ),
-    "xlm": lambda: hf.XLMModel(
-        hf.XLMConfig(vocab_size=VOCABULARY, emb_dim=48, n_layers=2, n_heads=4)
-    ),
+    "falcon": ("FalconModel", _bert | {"alibi": True, "attn_implementation": "eager"}),
+    "falcon-grouped": ("FalconModel", _bert | {"new_decoder_architecture": True,
+                                               "num_kv_heads": 2}),
+    "mpt": ("MptModel", {"vocab_size": VOCABULARY, "d_model": 48, "n_layers": 2, "n_heads": 4,
+                         "max_seq_len": 64}),
+    "gpt-j": ("GPTJModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2, "n_head": 4,
+                            "rotary_dim": 4, "n_positions": 64, "bos_token_id": None,
+                            "eos_token_id": None}),
+    "gpt-neo": ("GPTNeoModel", {"vocab_size": VOCABULARY, "hidden_size": 48, "num_layers": 2,
+                                "num_heads": 4, "attention_types": [[["global", "local"], 1]],
+                                "window_size": 5, "max_position_embeddings": 64,
+                                "bos_token_id": None, "eos_token_id": None}),
+    "codegen": ("CodeGenModel", {"vocab_size": VOCABULARY, "n_embd": 48, "n_layer": 2, "n_head": 4,
+                                 "rotary_dim": 4, "n_positions": 64, "bos_token_id": None,
+                                 "eos_token_id": None}),
+    "deberta": ("DebertaModel", _bert | {"relative_attention": True, "pos_att_type": "c2p|p2c"}),
+    "deberta-v2": ("DebertaV2Model", _bert | {"relative_attention": True, "pos_att_type": "c2p|p2c",
+                                              "position_buckets": 8}),
+    "xlnet": ("XLNetModel", {"vocab_size": VOCABULARY, "d_model": 48, "n_layer": 2, "n_head": 4,
+                             "d_inner": 64}),
+    "mpnet": ("MPNetModel", _bert),
+    "roformer": ("RoFormerModel", _bert),
+    "funnel": ("FunnelModel", {"vocab_size": VOCABULARY, "block_sizes": [1, 1], "d_model": 48,
+                               "n_head": 4, "d_head": 12, "d_inner": 64}),
+    "longformer": ("LongformerModel", _bert | {"attention_window": [4, 4, 4], "pad_token_id": 0}),
+    "bigbird": ("BigBirdModel", _bert | {"attention_type": "block_sparse", "block_size": 2,
+                                         "num_random_blocks": 1}),
+    "reformer": ("ReformerModel", {"vocab_size": VOCABULARY, "axial_pos_embds": False,
+                                   "attention_head_size": 12, "attn_layers": ["local", "lsh"],
+                                   "hidden_size": 48, "num_attention_heads": 4,
+                                   "feed_forward_size": 64, "local_attn_chunk_length": 4,
+                                   "lsh_attn_chunk_length": 4, "num_buckets": 2,
+                                   "max_position_embeddings": 64, "hash_seed": 0}),
+    "xlm": ("XLMModel", {"vocab_size": VOCABULARY, "emb_dim": 48, "n_layers": 2, "n_heads": 4}),
 }  # fmt: skip
 
 GROUPED = ("llama", "llama-biased", "mistral", "qwen2", "qwen3")
@@ -192,7 +155,7 @@ _sliding = ["sliding_attention", "full_attention"]
 
 # Every way in which text models compute Q, K and V: the model class, and a small configuration that
 # enables its special features.
-FURTHER: dict[str, tuple[str, dict[str, object]]] = {
+FURTHER = {
     "afmoe": ("AfmoeModel", {**_wide, "num_dense_layers": 2, "layer_types": _sliding}),
     "apertus": ("ApertusModel", _small),
     "arcee": ("ArceeModel", _small),
@@ -306,15 +269,6 @@ FURTHER: dict[str, tuple[str, dict[str, object]]] = {
 _BY_LAYER = {"layer_types", "mlp_layer_types", "no_rope_layers"}  # layers of several kinds
 
 
-def _further(family: str, *, shallow: bool = False) -> hf.PreTrainedModel:
-    name, sizes = FURTHER[family]
-    if shallow and "num_hidden_layers" in sizes and not _BY_LAYER & sizes.keys():
-        sizes = sizes | {"num_hidden_layers": 1}
-    model_class = getattr(hf, name)
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return model_class(model_class.config_class(**tokens | sizes))
-
-
 def tiny(
     family: str, dtype: torch.dtype = torch.float32, seed: int = 0, *, shallow: bool = False
 ) -> hf.PreTrainedModel:
@@ -333,8 +287,13 @@ def _built(
 ) -> tuple[hf.PreTrainedModel, torch.Tensor]:
     """Return a model to be copied, and the state of the random generator after it was built."""
     torch.manual_seed(seed)
-    every = FAMILIES | TWO_SIDED | OWN_CODE
-    model = every[family]() if family in every else _further(family, shallow=shallow)
+    name, sizes = (FAMILIES | TWO_SIDED | OWN_CODE | FURTHER)[family]
+    if family in FURTHER:
+        sizes = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2} | sizes
+        if shallow and "num_hidden_layers" in sizes and not _BY_LAYER & sizes.keys():
+            sizes["num_hidden_layers"] = 1
+    model_class = getattr(hf, name)
+    model = model_class(model_class.config_class(**copy.deepcopy(sizes)))
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or "norm." in name:
             is_scale = name.endswith("weight")  # of a norm; other vectors are biases
