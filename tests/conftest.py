@@ -1,5 +1,6 @@
 """Fixtures for all tests: the real model, and shape checks at run time."""
 
+import copy
 import gc
 import os
 import sys
@@ -25,7 +26,8 @@ sys.modules["rfc3987_syntax"] = None  # jsonschema would read a grammar of addre
 import attnviz  # noqa: E402
 from attnviz.models.named import NAMED  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parent))
+TESTS = Path(__file__).parent
+sys.path[:0] = [str(TESTS), str(TESTS.parent / "scripts")]
 from one_model import load_once  # noqa: E402
 from pairing import mark_the_rest_as_long  # noqa: E402
 
@@ -164,6 +166,24 @@ def _shared_model_stays(request):
 def tokenizer(model):
     """The bundled model's tokenizer."""
     return model.tokenizer
+
+
+@pytest.fixture(scope="session")
+def bare_tokenizer(tokenizer):
+    """The bundled model's tokenizer without special tokens around a text."""
+    from tokenizers.processors import TemplateProcessing
+
+    bare = copy.deepcopy(tokenizer)
+    bare.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
+    return bare
+
+
+@pytest.fixture(scope="session")
+def small(tokenizer):
+    """A tiny encoder, which no test changes."""
+    from families import tiny
+
+    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="session")

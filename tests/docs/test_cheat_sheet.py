@@ -2,21 +2,18 @@
 
 import shlex
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from docs.cheatsheet import draw, rows
 from one_model import one_model, one_run  # noqa: F401
 
 import attnviz
 from attnviz.app import app, run
 from attnviz.models.named import NAMED
 from tests.docs.test_readme import COMMANDS, MODEL, ROOT, to_run
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from docs.cheatsheet import draw, rows
 
 PAGE = ROOT / "gallery" / "cheat-sheet.md"
 ROWS = [row for row in rows(PAGE.read_text(encoding="utf-8")) if len(row) == 3]

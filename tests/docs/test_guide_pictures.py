@@ -1,16 +1,12 @@
 """Every command and every plotting snippet of the guides is followed by the picture it draws."""
 
-import sys
 from pathlib import Path
 
+import guide_pictures
 import pytest
 from PIL import Image
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-import guide_pictures  # noqa: E402
-
-GUIDES = ROOT / "gallery" / "guides"
+GUIDES = Path(__file__).parents[2] / "gallery" / "guides"
 COMMAND = 'attnviz heatmap "the train left" -o a.pdf\n'
 SHOWN = "\n![The map of one head on three words](images/a.png)\n"
 MODEL = 'attnviz explain "It is in" --model smollm2\n'

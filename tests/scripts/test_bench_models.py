@@ -1,10 +1,5 @@
 """`scripts/bench.py models` measures an analysis in its own process."""
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 from benchmarks import models
 
 

@@ -1,12 +1,6 @@
 """Check a handful of architectures with the command-line script."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 from architectures.check import check
 from architectures.compare import compare, difference
 from architectures.results import CALLS, reason, state, use_state
@@ -15,7 +9,6 @@ from architectures.use import reads_text_alone, use
 
 import attnviz
 
-ROOT = Path(__file__).parents[2]
 EXPECTED = {
     "bert": ("agrees", "interface", 2),
     "bloom": ("agrees", "operators", 2),

@@ -1,18 +1,15 @@
 """The benchmark of attribution in decoders: its frozen texts, its scores, and separate draws."""
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
+import next_token_prompts
 import pytest
 import torch
+from faithfulness import decoders
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import next_token_prompts  # noqa: E402
-from faithfulness import decoders  # noqa: E402
 
 
 def test_the_frozen_prompts_are_well_formed():

@@ -1,13 +1,9 @@
 """The page of planted faults is what its script makes, checked on a small selection."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 from planted import formula, honest, models
 from planted.cases import Case, append, read
 from planted.page import page

@@ -1,13 +1,7 @@
 """The tiny models of the architecture check have the documented properties."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
 from architectures.count import count_softmaxes
 from architectures.placeholders import place
 from architectures.sharpen import sharpness

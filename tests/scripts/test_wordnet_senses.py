@@ -2,22 +2,16 @@
 
 import hashlib
 import json
-import random
 import re
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
+import wordnet_pairs
+from benchmarks import senses
 from sklearn.metrics import roc_auc_score
 
 import attnviz
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-import wordnet_pairs
-from benchmarks import senses
 
 STORED = json.loads(wordnet_pairs.PAIRS.read_text(encoding="utf-8"))
 PAIRS = STORED["pairs"]
@@ -48,84 +42,11 @@ def test_both_sentences_of_a_pair_have_the_word_once_in_the_same_form():
         first, second = pair["sentences"]
         forms = {one["text"][one["start"] : one["end"]] for one in (first, second)}
         assert len(forms) == 1
+        assert first["text"] != second["text"]
         assert (first["synset"] == second["synset"]) == pair["same"]
         for one in (first, second):
             assert len(re.findall(rf"\b{forms.copy().pop()}\b", one["text"])) == 1
             assert one["text"][one["start"] - 1] == " "
-
-
-# --- how they are chosen
-
-LICENSE = "  1 The license\n  2   of the files\n"
-FILES = {
-    "noun.exc": "geese goose\n",
-    "verb.exc": "ran run\n",
-    "data.noun": LICENSE
-    + '00000030 05 n 01 goose 0 000 | a bird; "the wild geese flew south"; "two geese"; '
-    '"geese fear no other geese"; "geese are never late here"; "a goose\'s way to go" - A. Author\n'
-    + '00000060 18 n 02 goose 1 cuckoo 0 000 | a fool; "he is a silly goose  today"\n'
-    + '00000090 18 n 01 goose 2 000 | broken; "the odd " goose is not read"\n',
-    "data.verb": '00000000 38 v 01 run 0 01 + 02 00 | move; "she ran all the way"; '
-    '"he runs and runs all day"; "they are running uphill"; "the stores run late"\n',
-}
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="latin-1")
-    return tmp_path
-
-
-def test_examples_have_one_form_of_the_word_that_is_not_the_first(folder):
-    examples = wordnet_pairs.read_examples(folder)
-    found = {key: [(one.text, one.form) for one in listed] for key, listed in examples.items()}
-    assert found == {
-        ("goose", "noun"): [
-            ("the wild geese flew south", "geese"),
-            ("he is a silly goose today", "goose"),
-        ],
-        # "running" doubles a letter: only a list of exceptions could lead it back to "run".
-        ("run", "verb"): [("she ran all the way", "ran"), ("the stores run late", "run")],
-    }
-    assert wordnet_pairs.read_license(folder) == "The license\n  of the files\n"
-
-
-def example(text, synset, field):
-    (start,) = (text.index(form) for form in ("goose", "geese") if form in text)
-    return wordnet_pairs.Example(text, start, start + 5, synset, field)
-
-
-def choose(*examples):
-    return wordnet_pairs.choose({("goose", "noun"): [*examples]}, 5, 3, random.Random(0))
-
-
-BIRD = [example(f"{text} goose", "1-n", "05") for text in ("a b c", "d e f", "g h i", "a b d")]
-
-
-def test_pairs_have_four_different_sentences():
-    chosen = choose(*BIRD, example("j k l goose", "2-n", "18"))
-    assert [pair["same"] for pair in chosen] == [True, False]
-    same, different = ([one["synset"] for one in pair["sentences"]] for pair in chosen)
-    assert same == ["1-n", "1-n"]
-    assert different == ["1-n", "2-n"]
-    texts = [one["text"] for pair in chosen for one in pair["sentences"]]
-    assert len(set(texts)) == 4
-    assert not {"a b c goose", "a b d goose"} <= set(texts)
-
-
-@pytest.mark.parametrize(
-    ("text", "field", "pairs"),
-    [
-        ("j k l goose", "18", 2),
-        ("j k l goose", "05", 0),
-        ("j k l geese", "18", 0),
-        ("a b c d goose", "18", 0),
-    ],
-    ids=["pair", "same file", "another form", "near duplicate"],
-)
-def test_a_pair_has_one_form_different_files_and_different_sentences(text, field, pairs):
-    assert len(choose(*BIRD[:3], example(text, "2-n", field))) == pairs
 
 
 # --- the area under the curve

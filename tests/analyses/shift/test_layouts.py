@@ -1,18 +1,12 @@
 """Shifts in models with their own layouts, towers, experts, streams and constants."""
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from architectures.tiny_models import build
+from architectures.use import words_of
 
 import attnviz
 from attnviz import ModelError
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "scripts"))
-
-from architectures.tiny_models import build
-from architectures.use import words_of
 
 
 @pytest.fixture(scope="module")
