@@ -43,71 +43,75 @@ def stranger(server):
         yield client
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil.example"])
-@pytest.mark.parametrize("path", ["/", "/health", "/attention"])
-def test_dns_rebinding(server, reader, host, path):
-    refused(reader.get(path, headers={"Host": host.format(port=server.port)}), 400)
+JSON = {"Content-Type": "application/json"}
+HOSTS = "evil.example", "evil.example:{port}", "127.0.0.1.evil.example"
+ORIGINS = (
+    "https://evil.example", "http://127.0.0.1", "http://127.0.0.1:{other}",
+    "https://127.0.0.1:{port}", "http://127.0.0.1:{port}.evil.example",
+    "http://evil.example:{port}", "null", "",
+)  # fmt: skip
+TYPES = "text/plain", "application/x-www-form-urlencoded", "", "text/json"
+ONLY_READ = ["/", "/about", "/health", "/static/attnviz.live.css"]
+PREFLIGHT = {"Access-Control-Request-Method": "POST", "Origin": "https://evil.example"}
+# Paths, method, headers, what is sent, and the status. Ports are filled in.
+ATTACKS = {
+    **{
+        f"as {host}": (["/", "/health", "/attention"], "GET", {"Host": host}, {}, 400)
+        for host in HOSTS
+    },
+    **{
+        f"{kind} from {origin}": (POSTS, "POST", {"Origin": origin}, {kind: TEXT}, 403)
+        for kind in ("json", "data")
+        for origin in ORIGINS
+    },
+    **{
+        f"of type {kind}": (
+            POSTS, "POST", {"Content-Type": kind}, {"content": json.dumps(TEXT)}, 415,
+        )
+        for kind in TYPES
+    },
+    **{
+        f"by {method}": (POSTS, method, JSON, {}, 405)
+        for method in ("PUT", "DELETE", "PATCH", "GET", "TRACE")
+    },
+    "a preflight": (["/attention"], "OPTIONS", PREFLIGHT, {}, 403),
+    "a huge body": (POSTS, "POST", {}, {"json": {"text": "x" * 100_000}}, 413),
+    "sent to what is only read": (ONLY_READ, "POST", {}, {"json": TEXT}, 405),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_refused(server, reader, name):
+    paths, method, headers, sent, status = ATTACKS[name]
+    ports = {"port": server.port, "other": server.port ^ 1}
+    headers = {key: value.format(**ports) for key, value in headers.items()}
+    for path in paths:
+        refused(reader.request(method, path, headers=headers, **sent), status)
 
 
 def test_no_host(server):
     assert " 400 " in server.raw(b"GET /health HTTP/1.0\r\n\r\n").splitlines()[0]
 
 
-@pytest.mark.parametrize("path", POSTS)
-def test_a_form_on_another_site(server, reader, path):
-    forged = {"Origin": "https://evil.example"}
-    refused(reader.post(path, data=TEXT, headers=forged), 403)
-    refused(reader.post(path, data=TEXT, headers={"Origin": "null"}), 403)
-
-
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize(
-    "origin",
-    [
-        "https://evil.example",
-        "http://127.0.0.1",
-        "http://127.0.0.1:{other}",
-        "https://127.0.0.1:{port}",
-        "http://127.0.0.1:{port}.evil.example",
-        "http://evil.example:{port}",
-        "null",
-        "",
-    ],
-)
-def test_json_from_another_origin(server, reader, path, origin):
-    origin = origin.format(port=server.port, other=server.port ^ 1)
-    refused(reader.post(path, json=TEXT, headers={"Origin": origin}), 403)
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_json_without_an_origin(server, reader, path):
+def test_json_without_an_origin(server, reader):
     with server.stranger(cookies=reader.cookies) as client:
-        refused(client.post(path, json=TEXT), 403)
+        for path in POSTS:
+            refused(client.post(path, json=TEXT), 403)
 
 
-def test_a_preflight_allows_nothing(reader):
-    asked = {"Access-Control-Request-Method": "POST", "Origin": "https://evil.example"}
-    refused(reader.options("/attention", headers=asked), 403)
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_no_cookie(server, stranger, path):
-    post = path in POSTS
-    how = {"json": TEXT, "headers": {"Origin": server.address}} if post else {}
-    refused(stranger.request("POST" if post else "GET", path, **how), 403)
-
-
-@pytest.mark.parametrize("value", ["", "wrong", "ä", "x" * 4000])
-def test_a_wrong_cookie(server, stranger, value):
-    cookie = f"attnviz-{server.port}={value}".encode()
-    refused(stranger.get("/", headers={"Cookie": cookie}), 403)
-
-
-@pytest.mark.parametrize("token", ["", "wrong", "ä", "%00", "x" * 4000])
-def test_a_wrong_token(stranger, token):
-    answer = stranger.get(f"/?token={token}")
-    refused(answer, 403)
-    assert "set-cookie" not in answer.headers
+def test_a_stranger_is_refused(server, stranger):
+    for path in POSTS:
+        refused(stranger.post(path, json=TEXT, headers={"Origin": server.address}), 403)
+    token = server.link.partition("?")[2]
+    for path in ("/about", "/static/attnviz.live.js", "/turn/1"):
+        refused(stranger.get(path), 403)
+        refused(stranger.get(f"{path}?{token}"), 403)
+    for wrong in ("", "wrong", "ä", "%00", "x" * 4000):
+        cookie = {"Cookie": f"attnviz-{server.port}={wrong}".encode()}
+        refused(stranger.get("/", headers=cookie), 403)
+        answer = stranger.get(f"/?token={wrong}")
+        refused(answer, 403)
+        assert "set-cookie" not in answer.headers
 
 
 def test_a_token_becomes_a_cookie_that_no_script_reads(server):
@@ -124,12 +128,6 @@ def test_a_token_becomes_a_cookie_that_no_script_reads(server):
             assert client.get(server.link).headers["location"] == "/"
 
 
-def test_a_token_is_no_key_to_any_other_path(server, stranger):
-    token = server.link.partition("?")[2]
-    refused(stranger.get(f"/about?{token}"), 403)
-    refused(stranger.get(f"/static/attnviz.live.css?{token}"), 403)
-
-
 def test_the_link_that_a_browser_is_started_with_works_once():
     site = Site(Handlers({}, 8), JobQueue(1, 1), ["127.0.0.1"], 80)
     with TestClient(site.app(), "http://127.0.0.1", follow_redirects=False) as client:
@@ -140,20 +138,6 @@ def test_the_link_that_a_browser_is_started_with_works_once():
         assert client.get(site.link(once=True)).status_code == 303
         client.cookies.clear()
         assert client.get(site.link()).status_code == 303
-
-
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize(
-    "kind", ["text/plain", "application/x-www-form-urlencoded", "", "text/json"]
-)
-def test_other_content_types(reader, path, kind):
-    content = json.dumps(TEXT)
-    refused(reader.post(path, content=content, headers={"Content-Type": kind}), 415)
-
-
-@pytest.mark.parametrize("path", POSTS)
-def test_a_huge_body(reader, path):
-    refused(reader.post(path, json={"text": "x" * 100_000}), 413)
 
 
 def test_a_huge_body_in_chunks(server, reader):
@@ -195,17 +179,6 @@ def test_files_that_are_not_served(server, reader, path):
     assert " 404 " in answer.splitlines()[0]
     assert "root:" not in answer
     assert "frame-ancestors" in answer
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "GET", "TRACE"])
-@pytest.mark.parametrize("path", POSTS)
-def test_other_methods(reader, path, method):
-    refused(reader.request(method, path, headers={"Content-Type": "application/json"}), 405)
-
-
-@pytest.mark.parametrize("path", ["/", "/about", "/health", "/static/attnviz.live.css"])
-def test_pages_accept_only_get(reader, path):
-    refused(reader.post(path, json=TEXT), 405)
 
 
 @pytest.mark.parametrize("path", POSTS)

@@ -1,8 +1,6 @@
 """The real server gives correct answers, to many clients at once, and shuts down cleanly."""
 
 import asyncio
-import base64
-import copy
 import gc
 import json
 import os
@@ -10,7 +8,6 @@ import signal
 import socket
 import threading
 import time
-import zlib
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,44 +17,26 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from tokenizers.processors import TemplateProcessing
 
 import attnviz
 from attnviz.interactive.serve.app import Cancelled, _names
 from attnviz.interactive.serve.handlers import Handlers
 from attnviz.interactive.serve.handlers import answer as answered
 from tests.interactive.serve.live_server import serving
+from tests.interactive.test_payload import travelled
 
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
 NAMES = ("cat", "train", "bank", "word", "sea", "king", "tree", "road", "song", "fire")
 TEXTS = [f"the {name} {'left the station ' * (1 + n % 3)}early" for n, name in enumerate(NAMES)]
 
 
-def maps(data):
-    """Return every map of an answer by (layer, head), decoded according to its format."""
-    found = {}
-    (result,) = data["payload"]["results"]
-    for layer in result["stacks"][0]["layers"]:
-        for head, exact in zip(layer["heads"], layer["exact"], strict=True):
-            codes = exact["map"]
-            raw = zlib.decompress(base64.b64decode(data["blocks"][codes["block"]]), -15)
-            count = np.prod(codes["shape"]) * (1 + (codes["levels"] > 255))
-            planes = np.frombuffer(raw, np.uint8, count)
-            planes = planes.reshape(-1, *codes["shape"][::-1]).astype(float)  # column by column
-            code = planes[0] + (256 * planes[1] if codes["levels"] > 255 else 0)
-            weights = codes["scale"] * (code.T / codes["levels"]) ** 2
-            found[layer["layer"], head] = weights, exact["error"]
-    return found
-
-
 def expect_same(data, result):
     """Check that the answer contains exactly the weights of a result."""
-    assert data["payload"]["results"][0]["axes"][0]["labels"] == [
-        *result.records[0].query_axis.labels
-    ]
-    found = maps(data)
+    labels = data["payload"]["results"][0]["axes"][0]["labels"]
+    assert labels == [*result.records[0].query_axis.labels]
+    found = list(travelled(data))
     assert len(found) == sum(record.heads for record in result)
-    for (layer, head), (weights, error) in found.items():
+    for _, layer, head, (weights, *_), error in found:
         assert error < 1e-4
         assert np.abs(weights - result.weights(layer, head).numpy()).max() <= error + 1e-6
 
@@ -193,14 +172,12 @@ def test_the_paths_and_bricks_of_a_shift(reader, small, regions):
     assert [n for n, kind in enumerate(kinds) if kind == "explained"] == [result.at]
 
 
-def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_numbers(tokenizer):
+def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_numbers(bare_tokenizer):
     ends = {"river": ("was muddy", "by the lake"), "money": ("lent much", "had a loan")}
     starts = {"river": ("swim to", "a wet"), "money": ("pay the", "a rich")}
     lines = [f"{name}: the bank {end}" for name, both in ends.items() for end in both]
     lines += [f"{name}: {start} bank" for name, both in starts.items() for start in both]
-    plain = copy.deepcopy(tokenizer)
-    plain.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
-    handlers = Handlers({"small": attnviz.load(tiny("llama"), tokenizer=plain)}, 64)
+    handlers = Handlers({"small": attnviz.load(tiny("llama"), tokenizer=bare_tokenizer)}, 64)
     work = handlers.senses({"word": "bank", "sentences": "\n".join(lines)})
 
     def refuse(name):
