@@ -261,6 +261,8 @@ def test_the_drawing_of_a_word_is_read_and_fits(served, open_page, kind):
     drawing, output = panel.locator(".drawn svg"), panel.locator("output")
     expect(drawing).to_be_visible()
     expect(panel.locator(".verdict")).to_contain_text("verified")
+    if kind == "pair":
+        expect(panel.locator(".label.alone")).to_have_text("with “mud”")
     for width in (400, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         expect(drawing).to_have_attribute(

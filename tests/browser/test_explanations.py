@@ -1,12 +1,10 @@
 """Pointing at a generated token shows its explanation in the page."""
 
-import copy
 import re
 
 import pytest
 from families import tiny
 from playwright.sync_api import expect
-from tokenizers.processors import TemplateProcessing
 
 import attnviz
 from attnviz.figures.cells import signed_norm
@@ -16,11 +14,9 @@ TEXT = "the old train left the quiet station"
 
 
 @pytest.fixture(scope="module")
-def decoder(tokenizer):
+def decoder(bare_tokenizer):
     """Return a tiny decoder whose texts have no special tokens."""
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
-    return attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    return attnviz.load(tiny("llama"), tokenizer=bare_tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -12,19 +12,6 @@ INNER = "<iframe sandbox='allow-scripts' srcdoc=\"<script>{}</script>\"></iframe
 REFUSED = "console: .*ERR_"  # Chromium's message for a request without an answer
 
 
-def test_a_page_without_errors_passes(open_page):
-    page = open_page("<title>a ⊕ b</title><p>text", width=400, height=300, dark=True)
-    assert page.title() == "a ⊕ b"
-    assert page.viewport_size == {"width": 400, "height": 300}
-    assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-
-
-def test_a_file_opens_from_disk(open_page, tmp_path):
-    file = tmp_path / "a #1.html"
-    file.write_text("<p>here")
-    assert open_page(file).inner_text("p") == "here"
-
-
 def test_forbidden_actions_are_detected(open_page):
     cases = (
         ("<img src='http://127.0.0.1:9/a.png'>", "request: http://127.0.0.1:9/a.png"),

@@ -216,24 +216,6 @@ def test_the_bricks_of_a_shift_sum_to_its_gap(page, served_bundled, model):
         expect(said).to_contain_text(bricks.nth(n).get_attribute("aria-label"))
 
 
-def test_a_pair_of_texts_has_bricks_without_regions(page, served_bundled, model):
-    text = "The bank was full of {mud|cash}."
-    result = attnviz.shift("bank", text, model=model)
-    shown = page(served_bundled)
-    shown.get_by_role("tab", name="Shift").click()
-    panel = asked(shown, 2)
-    panel.get_by_label("Sentence").fill(text)
-    panel.get_by_role("button", name="Show").click()
-    expect(panel.get_by_role("heading")).to_have_text(result.headline, timeout=120_000)
-    expect(panel.locator(".label.alone")).to_have_text("with “mud”")
-    expect(panel.locator(".rail")).to_have_count(0)
-    index = result.words.index("cash")
-    adds, takes = (result.along(of)[index] for of in (result.parts, result.tested))
-    panel.locator(".part", has_text="cash").hover()
-    expected = f"cash: adds {adds:.2f}, masked {takes:.2f}".replace(" 0.", " .")
-    expect(panel.locator("output")).to_have_text(expected)
-
-
 def test_cancel_leaves_the_server_free(served, page):
     shown = page()
     shown.get_by_role("tab", name="Shift").click()
