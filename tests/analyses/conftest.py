@@ -72,3 +72,11 @@ def anew():
 @pytest.fixture
 def once():
     """Let no model run twice, because what the test changes is no part of a run."""
+
+
+@pytest.fixture
+def without_changed_words():
+    """Leave out what a shift measures by changing single words."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attnviz.analyses.shift.compute.intervene", lambda *_: {})
+        yield

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers
+from families import tiny
 
 import attnviz
 from attnviz import InputError, ModelError
@@ -126,6 +127,13 @@ def test_a_list_is_refused_where_one_text_is_read(reader, pairs):
     words = ("man",) if reader == "shift" else ()
     with pytest.raises(InputError, match=f"{reader} reads one text at a time"):
         getattr(attnviz, reader)(*words, [TEXT, SECOND], model=pairs)
+
+
+@pytest.mark.parametrize("reader", ["shift", "ablate", "senses"])
+def test_an_encoder_decoder_is_refused_where_one_text_is_read(reader, tokenizer):
+    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    with pytest.raises(ModelError, match="does not read one text and nothing else"):
+        READERS[reader](model)
 
 
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression", None])

@@ -14,8 +14,7 @@ from transformers.models.bert import modeling_bert
 from transformers.models.llama import modeling_llama
 
 import attnviz
-from attnviz.attribution.interventions import HeadPatching
-from attnviz.errors import InputError, ModelError
+from attnviz import InputError, ModelError
 
 TEXT = "the bank was full of cash"
 OTHER = "the shop was full of mud"  # as many tokens
@@ -224,34 +223,6 @@ def test_heads_of_a_set_are_ablated_together(family, tiny_model):
     alone = zeroed(model, text, heads=sets[0])
     assert (result.lost[0, 0] - alone.lost.sum()).abs() > 1e-4
     assert_close(result.estimate[0, 0], alone.estimate.sum())
-
-
-FAULTS = {
-    "the next head": lambda heads, layer: (
-        [[(place, (head + 1) % 4) for place, head in one] for one in heads],
-        layer,
-    ),
-    "the layer before": lambda heads, layer: (heads, layer + 1),
-    "the layer after": lambda heads, layer: (heads, layer - 1),
-    "only the first of a set": lambda heads, layer: ([one[:1] for one in heads], layer),
-}
-
-
-def test_planted_faults_are_caught(tiny_model, monkeypatch):
-    model = tiny_model("llama")
-    sets = [[(0, 1)], [(2, 1)], [(0, 2), (1, 3)]]
-    expected = by_weights(model, "llama", sets, TEXT)
-    original = HeadPatching.__init__
-
-    def plant(self, heads, replacement, rows, fixed, gate, layer=0, hidden=()):
-        heads, layer = fault(heads, layer)
-        replacement = [*replacement, replacement[-1]]  # of the layer after the last
-        original(self, heads, replacement, rows, fixed, gate, layer, hidden)
-
-    assert differ(measured(zeroed(model, TEXT, heads=sets)), expected) < 1e-10
-    monkeypatch.setattr(HeadPatching, "__init__", plant)
-    for name, fault in FAULTS.items():  # noqa: B007 - read by plant
-        assert differ(measured(zeroed(model, TEXT, heads=sets)), expected) > 1e-2, name
 
 
 @pytest.mark.parametrize(("family", "count"), [("gpt2", 2), ("llama", 1)])

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import json
+import shutil
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +15,8 @@ from families import tiny
 from readable_text import check_texts
 
 import attnviz
+from attnviz import InputError
 from attnviz.app import run
-from attnviz.errors import InputError
 
 HEAD = "2.2"  # of the last layer: no head depends on it
 
@@ -84,6 +86,12 @@ def test_intervals_and_roles_are_those_of_two_models_and_of_a_survey(found, text
     assert found.agreement.verdict == pair.agreement.verdict == "verified"
 
 
+def test_the_change_is_the_difference_of_the_means(found):
+    torch.testing.assert_close(
+        found.change, found.mean.diff(dim=0), atol=1e-6, rtol=0, equal_nan=True
+    )
+
+
 def test_one_model_is_in_memory_at_a_time(texts_read, folders):
     alive = []
 
@@ -103,7 +111,20 @@ def test_one_model_is_in_memory_at_a_time(texts_read, folders):
     plt.close("all")
 
 
-def test_other_heads_are_refused(texts_read, folders, model):
+def test_models_that_cannot_be_compared_are_refused(
+    texts_read, folders, model, tokenizer, tmp_path
+):
+    two_sided = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    with pytest.raises(InputError, match="reads one text"):
+        attnviz.compare(texts_read[:1], models=[model, two_sided])
+    shutil.copytree(folders[0], tmp_path / "other")
+    file = tmp_path / "other" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    ids = content["model"]["vocab"]
+    ids["train"], ids["cat"] = ids["cat"], ids["train"]
+    file.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="make different tokens of text"):
+        attnviz.compare(texts_read[:3], models=(folders[0], tmp_path / "other"))
     with pytest.raises(InputError, match=r"The heads differ: .* has \d+, all-MiniLM.* has 72, "):
         attnviz.compare(texts_read[:1], models=[folders[0], model, folders[0]])
     with pytest.raises(InputError, match="Name two models or more"):
@@ -117,7 +138,9 @@ def test_a_pair_is_a_table_with_distances(texts_read, folders):
     assert len(table) == pair.mean.numel()
     rows = table[(table.checkpoint == "altered") & (table.statistic == "entropy")]
     assert rows.apart.tolist() == pytest.approx(pair.apart.tolist())
-    assert str(pair.heads[int(pair.apart.argmax())]) == HEAD
+    changed = int(pair.apart.argmax())
+    assert str(pair.heads[changed]) == HEAD
+    assert 0 < pair.apart_low[changed] < pair.apart[changed]
     assert table[table.checkpoint == "plain"].apart.isna().all()
     assert "role" not in table
 

@@ -46,10 +46,6 @@ def test_it_works_here(checkup):
     assert f"torch {metadata('torch')['Version']}, " in one(checkup, "required").found
     assert f"of {os.cpu_count()} cores" in one(checkup, "cpu").found
     assert one(checkup, "all-MiniLM-L6-v2").found.startswith("in ")
-
-
-def test_it_is_shown_in_a_notebook_and_as_one_line(checkup):
-    assert "transformers" in checkup._repr_html_()
     assert repr(checkup).startswith("DoctorResult('attnviz works")
 
 
@@ -71,7 +67,6 @@ def test_a_module_imports_neither_torch_nor_another_framework():
     ("code", "out", "err", "expected"),
     [
         (1, "", "Traceback\nImportError: libcudart.so", ("torch", True, "libcudart.so")),
-        (-11, "", "", ("torch", True, "code -11")),
         (1, '{"cpu": ["1 of 1 cores", ""]}\n', "ImportError: no",
          ("transformers", True, "ImportError: no")),
         (0, 'a warning\n{"cuda:0": ["H100", ""]}\n', "", ("cuda:0", False, "H100")),
@@ -115,8 +110,8 @@ def test_a_torch_that_crashes_is_seen_from_outside(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("import os; os.abort()", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (found,) = compute._devices()
-    assert found.name == "torch"
-    assert found.is_broken
+    assert (found.name, found.is_broken) == ("torch", True)
+    assert "code -6" in found.found
 
 
 @pytest.mark.usefixtures("without_torch")

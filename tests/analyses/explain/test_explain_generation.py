@@ -1,24 +1,19 @@
 """Each token of a generation is explained as `explain` explains it, and its page says so."""
 
-import copy
-
 import pytest
 from families import tiny
-from tokenizers.processors import TemplateProcessing
 from typer.testing import CliRunner
 
 import attnviz
+from attnviz import InputError
 from attnviz.app import app
-from attnviz.errors import InputError
 
 TEXT = "the old train left the quiet station"
 
 
 @pytest.fixture(scope="module")
-def decoder(tokenizer):
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B")
-    return attnviz.load(tiny("llama"), tokenizer=tokenizer)
+def decoder(bare_tokenizer):
+    return attnviz.load(tiny("llama"), tokenizer=bare_tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from media import RATE, chirp, picture, seeing
 from PIL import Image
 
 import attnviz
+from attnviz import InputError
 from attnviz.app import run
-from attnviz.errors import InputError
 
 PICTURES = [picture(60 + 4 * n, 50 + 6 * n).rotate(9 * n) for n in range(5)]
 

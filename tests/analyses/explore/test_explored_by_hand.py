@@ -1,6 +1,5 @@
 """Every head of tiny models, explored, against the same numbers computed with plain torch."""
 
-import copy
 import itertools
 import json
 
@@ -8,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
-from tokenizers.processors import TemplateProcessing
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.explore import compute as module_under_test
 from attnviz.analyses.explore.compute import DECILES, STRONGEST, Examples, at_deciles
 from attnviz.heads import Positions
 
@@ -31,22 +28,14 @@ PARTS = {
 
 
 @pytest.fixture(scope="module")
-def plain(tokenizer):
-    """Return the bundled tokenizer without special tokens around a text."""
-    other = copy.deepcopy(tokenizer)
-    none = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
-    other.backend_tokenizer.post_processor = none
-    return other
-
-
-@pytest.fixture(scope="module")
-def explored(tokenizer):
+def explored(tokenizer, bare_tokenizer):
     """Return a function from a family to its tiny model and its heads, explored."""
     done = {}
 
     def explore(family):
         if family not in done:
-            model = attnviz.load(tiny(family), tokenizer=tokenizer)
+            name, _, without = family.partition(" ")
+            model = attnviz.load(tiny(name), tokenizer=bare_tokenizer if without else tokenizer)
             done[family] = model, attnviz.explore(TEXTS, model=model)
         return done[family]
 
@@ -108,29 +97,16 @@ def add_all(examples, order, heads=3, T=6):
     return examples
 
 
-def test_the_order_of_texts_changes_no_example():
+def test_of_many_texts_few_are_kept_in_whatever_order_they_come():
     order = np.random.default_rng(3).permutation(200).tolist()
-    one = add_all(Examples([""] * 3, 0), range(200))
+    examples = add_all(Examples([""] * 3, 0), range(200))
     other = add_all(Examples([""] * 3, 0), order)
-    assert one.strongest == other.strongest
-    assert one.deciles == other.deciles
-    assert one.deciles != add_all(Examples([""] * 3, 1), range(200)).deciles
-
-
-def test_no_list_is_longer_than_its_bound():
-    longest = 0
-    examples = Examples([""] * 3, 0)
-    for number in range(300):
-        add_all(examples, [number])
-        kept = [*examples._strongest, *examples._sample]
-        longest = max(longest, *map(len, kept))
-        assert all(len(one) <= STRONGEST for one in examples._strongest)
-    assert longest == module_under_test._SAMPLE
-    assert len(examples.texts) <= 3 * (STRONGEST + module_under_test._SAMPLE)
-
-
-def test_deciles_are_quantiles_of_the_sample():
-    examples = add_all(Examples([""] * 3, 0), range(300))
+    assert examples.strongest == other.strongest
+    assert examples.deciles == other.deciles
+    assert examples.deciles != add_all(Examples([""] * 3, 1), range(200)).deciles
+    assert max(map(len, examples._strongest)) == STRONGEST
+    assert len(examples.texts) <= 3 * (STRONGEST + 50)
+    # Deciles are quantiles of a sample.
     sample = [one for _, one, _ in examples._sample[1]]
     assert len({one.text for one in sample}) == len(sample) == 50
     ordered = sorted(one.weight for one in sample)
@@ -174,7 +150,7 @@ def test_a_plane_holds_the_best_approximation_of_rank_2(family, k, explored):
 def written_by_hand(model, family, layer, head):
     """Return the change of all logits in each text: with the head minus without it, centered."""
     module = model.module
-    blocks, projection, norm = PARTS[family]
+    blocks, projection, norm = PARTS[family.partition(" ")[0]]
     W = projection(blocks(module)[layer]).weight
     W = W if family == "gpt2" else W.T  # (features of heads, d)
     size = W.shape[0] // 4
@@ -198,7 +174,10 @@ def written_by_hand(model, family, layer, head):
         special = torch.tensor(result.records[0].query_axis.special)
         weights = result.weights(layer=layer, head=head).float()
         other = weights * ~special * ~torch.eye(len(special), dtype=torch.bool)
-        row = int((other.amax(1) * ~special).argmax()) if other[~special].any() else 1
+        if not special.any():
+            other[:, 0] = 0  # the sink
+        first = int((~special).nonzero()[0])
+        row = int((other.amax(1) * ~special).argmax()) if other[~special].any() else first
         states = seen["last"][row].repeat(2, 1)
         states[1] -= seen["mix"][row, part] @ W[part]
         whole, without = module.lm_head(norm(module)(states))
@@ -207,7 +186,7 @@ def written_by_hand(model, family, layer, head):
 
 
 @pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "llama without special tokens"])
 @pytest.mark.parametrize(("layer", "head"), [(0, 0), (1, 3), (2, 2)])
 def test_written_tokens_equal_the_direct_path_by_hand(family, layer, head, explored):
     model, result = explored(family)
@@ -228,15 +207,15 @@ def test_written_tokens_equal_the_direct_path_by_hand(family, layer, head, explo
 
 
 @torch.no_grad()
-def lost_by_hand(model, layer, head, first, sample=SAMPLE):
+def lost_by_hand(model, layer, head):
     """Return the log-probability of next tokens lost with the mean output of a head."""
     projection = model.module.model.layers[layer].self_attn.o_proj
     size = projection.in_features // 4
     part = slice(head * size, (head + 1) * size)
-    texts = [model.tokenizer(text, return_tensors="pt").input_ids for text in sample]
+    texts = [model.tokenizer(text, return_tensors="pt").input_ids for text in SAMPLE]
     texts = [ids for ids in texts if ids.shape[1] > 1]
     outputs = []
-    hook = projection.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0, first:, part]))
+    hook = projection.register_forward_pre_hook(lambda _, x: outputs.append(x[0][0, 1:, part]))
     for ids in texts:
         model.module(ids)
     hook.remove()
@@ -245,7 +224,7 @@ def lost_by_hand(model, layer, head, first, sample=SAMPLE):
     def replace(_, args):
         (x,) = args
         x = x.clone()
-        x[0, first:, part] = mean
+        x[0, 1:, part] = mean  # not at the sink
         return (x,)
 
     def log_probability(ids):
@@ -262,23 +241,44 @@ def lost_by_hand(model, layer, head, first, sample=SAMPLE):
 @pytest.mark.parametrize(("layer", "head"), [(0, 1), (1, 2), (2, 3)])
 def test_an_effect_is_the_log_probability_lost_with_a_mean_output(layer, head, explored):
     model, result = explored("llama")
-    expected = lost_by_hand(model, layer, head, first=1)  # not at the sink, the special first token
+    expected = lost_by_hand(model, layer, head)
     assert_close(result.effects[layer * 4 + head], expected, atol=1e-6, rtol=1e-4)
     assert abs(expected) > 1e-4
 
 
-def test_a_text_of_one_token_does_not_take_all_effects_away(plain):
-    model = attnviz.load(tiny("llama"), tokenizer=plain)
-    result = attnviz.explore(TEXTS[:4], model=model)
-    assert result.notes == ()
-    # without a special token the first one is the sink, and is not ablated
-    expected = lost_by_hand(model, 1, 2, first=1, sample=TEXTS[:4])
-    assert_close(result.effects[6], expected, atol=1e-6, rtol=1e-4)
+def test_without_special_tokens_the_first_token_is_a_sink(explored):
+    """It is not ablated, and is an example only of heads at rest."""
+    model, result = explored("llama without special tokens")
+    assert result.notes == ()  # though one text is a single token
+    assert_close(result.effects[6], lost_by_hand(model, 1, 2), atol=1e-6, rtol=1e-4)
+    for role, shown in zip(result.survey.roles, result.examples, strict=True):
+        assert role.startswith("rests") or all(one.key for one in shown)
     none = attnviz.explore(["mud", "rain"], model=model)
     assert none.effects is None
     assert none.examples == none.deciles == ((),) * 12
     assert any("no text of the sample" in note and "next token" in note for note in none.notes)
     json.dumps(none.payload(), allow_nan=False)
+
+
+def test_typical_examples_are_in_order_and_come_again_with_the_seed(explored):
+    model, result = explored("llama")
+    for several in result.deciles:
+        weights = [one.weight for one in several]
+        assert weights == sorted(weights, reverse=True)
+        assert len(weights) == 9
+    again = attnviz.explore((text for text in TEXTS), model=model)
+    assert again.deciles == result.deciles
+    assert attnviz.explore(TEXTS, model=model, seed=1).deciles != result.deciles
+
+
+def test_a_single_token_has_a_plane(model):
+    result = attnviz.explore(["mud"], model=model)
+    for plane in result.planes:
+        assert plane.tokens == ("mud",)
+        assert plane.queries.abs().max() == plane.explained == 0  # nothing to tell apart
+    head = result.payload()["heads"][0]
+    assert head["plane"]["keys"] == [["mud", 0.0, 0.0]]
+    assert len(head["deciles"]) <= 1  # its example stands once, not at each decile
 
 
 def test_texts_that_are_cut_leave_what_heads_write_and_the_effects_of_others(explored):

@@ -2,60 +2,29 @@
 
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from matplotlib.colors import to_hex
 
 import attnviz
-from attnviz.analyses.maps.compute import (
-    attention_map,
-    choose_head,
-    content_mass,
-    find_heads,
-    head_maps,
-    rank_heads,
-)
-from attnviz.errors import InputError
+from attnviz import InputError, attention_map, find_heads, head_maps, rank_heads
+from attnviz.analyses.maps.compute import choose_head
 from attnviz.figures.style import LIGHT
 from attnviz.heads import head_families
-from attnviz.results import AgreementReport, AttentionRecord, AttentionResult, Axis
+from attnviz.results import Axis
 from attnviz.results.axis import content_words, token_groups
 
 WORDS = ("[CLS]", "the", "train", "left", ",", "station")
 
 
-def axis(*labels):
-    special = tuple(label.startswith("[") for label in labels)
-    names = tuple(label for label in labels if not label.startswith("["))
-    count = iter(range(len(names)))
-    return Axis(
-        labels=labels,
-        words=tuple(None if s else next(count) for s in special),
-        word_labels=names,
-        special=special,
-        padding=(False,) * len(labels),
-        segments=(0,) * len(labels),
-    )
-
-
 def record_of(*heads, layer=0, words=WORDS):
-    """Return a record whose weights are those of `heads`: with K = I the scores are Q."""
-    weights = torch.stack(heads)
-    side, n = axis(*words), len(words)
-    return AttentionRecord(
-        path=f"layer.{layer}",
-        call=0,
-        layer=layer,
-        stack="encoder",
-        query_axis=side,
-        key_axis=side,
-        query=weights.log(),
-        key=torch.eye(n).expand(len(heads), n, n),
-        value=torch.eye(n).expand(len(heads), n, n),
-        scale=1.0,
-    )
+    """Return a record of given weights (T, T)."""
+    return attnviz.from_weights({layer: torch.stack(heads)}, list(words)).records[0]
+
+
+def axis(*labels):
+    return record_of(torch.eye(len(labels)), words=labels).query_axis
 
 
 def head_with(**cells):
@@ -69,14 +38,7 @@ def head_with(**cells):
 
 
 def result_of(*records):
-    provenance = SimpleNamespace(model="by hand")
-    report = AgreementReport((), (), (), "float32", "cpu", {}, "")
-    return AttentionResult(records, agreement=report, provenance=provenance)
-
-
-def test_handmade_records_have_the_requested_weights():
-    weights = head_with(train_station=0.7)
-    torch.testing.assert_close(record_of(weights).weights(0), weights)
+    return replace(attnviz.from_weights(torch.eye(1), ["a"]), records=records)
 
 
 def test_content_excludes_special_tokens_punctuation_and_function_words():
@@ -95,6 +57,12 @@ def test_function_words_are_known_in_any_spelling(label):
 
 def test_a_text_of_function_words_is_all_content():
     assert content_words(token_groups(axis("[CLS]", "to", "be", "."))).tolist() == [0, 1, 1, 0]
+
+
+def content_mass(record):
+    """Return what heads are ranked by, (H,)."""
+    scores = {one.head: one.score for one in rank_heads(result_of(record))}
+    return torch.tensor([scores[head] for head in range(record.heads)])
 
 
 def by_hand(weights, masked=()):
@@ -249,6 +217,7 @@ def test_a_word_that_the_model_did_not_read_is_refused(model):
         with pytest.raises(InputError, match="The model has no token for '🍕', or for a part"):
             find_heads(result, query=query, key=key)
     for analysis in (
+        lambda: attnviz.steps(result, word="🍕"),
         lambda: attnviz.shift("🍕", "the 🍕 left the station", model=model),
         lambda: attnviz.ablate("the 🍕 left the station", word="🍕", model=model),
         lambda: attnviz.ablate("the 🍕 left", word="left", knock_out="🍕", model=model),

@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -82,28 +81,6 @@ def test_no_map_makes_a_claim_about_what_was_not_read(read):
             )
     if len(words) == 7:  # a single word was read
         assert of_heads(attnviz.head_maps(result)) == "All 72 heads"
-
-
-def test_the_sentences_would_name_such_words_if_they_had_been_read(read):
-    result, _ = read
-
-    def title(head):
-        drawn = attnviz.attention_map(result, layer=head // 12, head=head % 12)
-        sides = tuple(replace(side, unknown=()) for side in drawn.sides)
-        finding = of_map(replace(drawn, sides=sides))
-        return "" if finding is None else finding.title
-
-    assert any("[UNK]" in title(head) for head in range(0, 72, 5))
-
-
-def test_a_word_that_was_not_read_is_refused_by_name(read):
-    result, words = read
-    word = result.agreement.input.unknown[-1]
-    assert word in words
-    with pytest.raises(attnviz.InputError, match=f"no token for '{word}'"):
-        attnviz.steps(result, word=word)
-    with pytest.raises(attnviz.InputError, match=f"no token for '{word}'"):
-        attnviz.find_heads(result, query=word, key=word)
 
 
 def test_pages_show_what_was_not_read(read):

@@ -6,9 +6,9 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz import InputError, ModelError
 from attnviz.analyses.senses import compute
 from attnviz.capture.capture import hidden_states
-from attnviz.errors import InputError, ModelError
 from attnviz.inputs.batch import encode
 
 TWO = {
@@ -196,12 +196,6 @@ def one_sense(word):
 def test_no_headline_says_that_a_word_of_one_sense_splits(model):
     found = attnviz.senses("table", one_sense("table"), model=model)
     assert "splits into" not in found.headline
-
-
-def test_models_that_do_not_read_one_text_are_refused(tokenizer):
-    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
-    with pytest.raises(ModelError, match="does not read one text and nothing else"):
-        attnviz.senses("bank", TWO, model=model)
 
 
 def test_a_model_that_merges_positions_is_refused(tokenizer):

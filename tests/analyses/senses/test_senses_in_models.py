@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+import attnviz
+from attnviz import InputError
 from attnviz.analyses.senses.compute import (
     Design,
     align,
@@ -14,7 +16,6 @@ from attnviz.analyses.senses.compute import (
     score,
 )
 from attnviz.analyses.senses.sentences import bundled, find_word, read_sentences
-from attnviz.errors import InputError
 
 TWO = [0] * 8 + [1] * 8
 
@@ -265,24 +266,22 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 
 
 @pytest.mark.parametrize(
-    ("word", "senses", "said"),
+    ("senses", "said"),
     [
-        ("bank", {"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
-        ("bank", {}, "are needed, not 0. Add another one: --sentences"),
+        ({"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
         (
-            "bank",
             {"river": RIVER, "money": MONEY[:1]},
             "The sense 'money' has fewer than two different sentences",
         ),
-        ("bank", {"river": RIVER, "money": []}, "The sense 'money' has no sentences"),
+        ({}, "are needed, not 0. Add another one: --sentences"),
+        ({"river": RIVER, "money": []}, "The sense 'money' has no sentences"),
         (
-            "bank",
             {"river": RIVER, "money": [*MONEY, "The bnak lends."]},
             r"not in 'The bnak lends.' \(money 3\). Did you mean bnak\?",
         ),
-        ("bank", {"river": RIVER, " ": MONEY}, "The name of a sense is empty"),
+        ({"river": RIVER, " ": MONEY}, "The name of a sense is empty"),
     ],
 )
-def test_sentences_that_cannot_be_used(word, senses, said):
+def test_sentences_that_cannot_be_used(senses, said):
     with pytest.raises(InputError, match=said):
-        read_sentences(word, senses)
+        attnviz.senses("bank", senses)

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import attnviz
+from attnviz import InputError
 from attnviz.analyses.survey.corpus import TextCorpus, parse_corpus
-from attnviz.errors import InputError
 
 TEXTS = ["One, “two”.", "drei\tvier", "5 < 6"]
 
@@ -21,44 +21,25 @@ def read_texts(source, **options):
     return TextCorpus(None, source, **options).texts()
 
 
-def as_txt(path):
-    path.write_text("\n".join(TEXTS) + "\n", "utf-8")
+def parquet(**columns):
+    with io.BytesIO() as file:
+        pq.write_table(pa.table(columns), file)
+        return file.getvalue()
 
 
-def as_txt_of_windows(path):
-    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode())
+FORMATS = {
+    "a.txt": "\n".join([*TEXTS, ""]).encode(),
+    "of Windows.TXT": b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode(),
+    "a.jsonl": "\n".join(json.dumps({"id": 1, "text": text}) for text in TEXTS).encode(),
+    "strings.jsonl": "\n".join(map(json.dumps, TEXTS)).encode(),
+    "a.csv": "\n".join(["id,text", *(f'1,"{text}"' for text in TEXTS)]).encode(),
+    "a.parquet": parquet(id=range(3), text=TEXTS),
+}
 
 
-def as_jsonl(path):
-    path.write_text("\n".join(json.dumps({"id": n, "text": t}) for n, t in enumerate(TEXTS)))
-
-
-def as_strings(path):
-    path.write_text("\n".join(map(json.dumps, TEXTS)))
-
-
-def as_csv(path):
-    rows = ["id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))]
-    path.write_text("\n".join(rows), "utf-8")
-
-
-def as_parquet(path):
-    pq.write_table(pa.table({"id": range(3), "text": TEXTS}), path)
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("a.txt", as_txt),
-        ("b.TXT", as_txt_of_windows),
-        ("a.jsonl", as_jsonl),
-        ("b.jsonl", as_strings),
-        ("a.csv", as_csv),
-        ("a.parquet", as_parquet),
-    ],
-)
-def test_every_format_gives_the_same_texts(tmp_path, name, write):
-    write(tmp_path / name)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_texts(tmp_path, name):
+    (tmp_path / name).write_bytes(FORMATS[name])
     found = list(read_texts(tmp_path / name))
     assert [each.text for each in found] == TEXTS
     assert [each.number for each in found] == [0, 1, 2]
@@ -147,7 +128,7 @@ def test_an_invalid_corpus_is_refused_in_one_line(tmp_path, name, content, said)
 
 
 def test_a_missing_parquet_column_is_reported(tmp_path):
-    pq.write_table(pa.table({"body": ["x"]}), tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(parquet(body=["x"]))
     with pytest.raises(
         InputError, match=r"a\.parquet needs one column 'text', but its columns are 'body'"
     ):
@@ -163,7 +144,7 @@ def test_a_field_can_be_as_long_as_a_line(tmp_path):
 
 
 def test_a_non_text_value_is_named_with_its_row_and_type(tmp_path):
-    pq.write_table(pa.table({"text": ["one", None]}), tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(parquet(text=["one", None]))
     with pytest.raises(InputError, match=r"Row 2 of a\.parquet has no text under 'text': None"):
         list(read_texts(tmp_path / "a.parquet"))
     (tmp_path / "a.jsonl").write_text('{"text": {"deep": "one"}}')

@@ -5,20 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertConfig, BertForMaskedLM
 
 import attnviz
+from attnviz import InputError
 from attnviz.analyses.survey import probes
 from attnviz.analyses.survey.probes import Answers
-from attnviz.errors import InputError
 from attnviz.heads import STATISTICS
+from tests.analyses.survey.test_probes import gpt2, tokenizer
 
 HEADS, HEAD, CONTENT = 21, 32, 28
 WIDTH = HEADS * HEAD
@@ -30,20 +24,8 @@ IS, TO, NAME, WORD, CONSTANT, PLACE = range(84, 90)
 LONGEST = 160
 
 
-def tokenizer():
-    """Return a tokenizer that knows no other word of the texts."""
-    vocabulary = Tokenizer(models.WordLevel({word: n for n, word in enumerate(VOCABULARY)}, "?"))
-    vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="[PAD]")
-
-
-def gpt2(seed, width=WIDTH, heads=HEADS):
-    torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=len(VOCABULARY), n_positions=LONGEST, n_embd=width, n_layer=2, n_head=heads,
-        n_inner=8, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    return GPT2LMHeadModel(config).eval()
+def small_gpt2(seed, width=WIDTH, heads=HEADS):
+    return gpt2(seed, width, heads, len(VOCABULARY), LONGEST)
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +40,7 @@ def short(monkeypatch):
 @pytest.fixture(scope="module")
 def planted():
     """Return a GPT-2 whose head 1.0 moves the name that 0.0 has not read, and 1.1 retrieves."""
-    module, eye = gpt2(0), torch.eye(CONTENT)
+    module, eye = small_gpt2(0), torch.eye(CONTENT)
     with torch.no_grad():
         for block in module.transformer.h:
             for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_proj):
@@ -85,7 +67,7 @@ def planted():
         for head in (0, HEAD):
             after.c_attn.weight[TOKEN, value + head : value + head + CONTENT] = eye
             after.c_proj.weight[head : head + CONTENT, ANSWER] = eye
-    return attnviz.load(module, tokenizer=tokenizer())
+    return attnviz.load(module, tokenizer=tokenizer(VOCABULARY, "?"))
 
 
 def test_roles_have_different_colors(model):
@@ -97,21 +79,14 @@ def test_roles_have_different_colors(model):
     assert len(cells) == len(roles) + 1  # and that of heads without a role
 
 
-def test_answers_that_are_one_token_off_name_nothing(planted, monkeypatch):
-    find = Answers.find
-
-    def off_by_one(*arguments):
-        found = find(*arguments)
-        return replace(found, holds=(0, *found.holds[:-1]))
-
-    monkeypatch.setitem(probes.TEXTS, "retrieval", 24)  # enough to name it by the right answers
-    monkeypatch.setattr(Answers, "find", off_by_one)
+def test_the_head_made_by_hand_is_named_by_the_answers_that_it_reads(planted, monkeypatch):
+    monkeypatch.setitem(probes.TEXTS, "retrieval", 24)
     (confirmation,) = attnviz.survey(probe="retrieval", model=planted).confirmations
-    assert confirmation.reason == "no head has the role"
+    assert confirmation.heads == ((1, 1),)
 
 
 def test_no_head_of_a_random_model_is_named():
-    model = attnviz.load(gpt2(1, width=88, heads=22), tokenizer=tokenizer())
+    model = attnviz.load(small_gpt2(1, 88, 22), tokenizer=tokenizer(VOCABULARY, "?"))
     result = attnviz.survey(probe="retrieval,ioi,inhibition", model=model)
     assert not {"retrieval", "name mover", "subject inhibition"} & set(result.roles)
     assert not any(one.confirmed for one in result.confirmations)

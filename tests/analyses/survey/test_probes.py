@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import attnviz
+from attnviz import InputError
 from attnviz.analyses.survey.plot import _title
 from attnviz.analyses.survey.probes import (
     PROBES,
@@ -21,7 +22,6 @@ from attnviz.analyses.survey.probes import (
     confirm,
     find_probes,
 )
-from attnviz.errors import InputError
 
 WORDS, LENGTH, HEADS = 30, 41, 21
 HEAD = 42  # features, of which a head that reads positions needs 41
@@ -38,18 +38,18 @@ def write(tensor, source, target, value, shift=0):
         tensor[source.start + n + shift, target + n] = value
 
 
-def tokenizer():
-    """Return a tokenizer of thirty words."""
-    vocabulary = Tokenizer(models.WordLevel({name: n for n, name in enumerate(NAMES)}, "ba"))
+def tokenizer(words=NAMES, unknown="ba"):
+    """Return a tokenizer that knows no other words, and pads with the first."""
+    vocabulary = Tokenizer(models.WordLevel({name: n for n, name in enumerate(words)}, unknown))
     vocabulary.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="ba")
+    return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token=words[0])
 
 
-def gpt2(seed, width=WIDTH, heads=HEADS):
+def gpt2(seed, width=WIDTH, heads=HEADS, words=WORDS, length=LENGTH):
     """Return a random GPT-2 of two layers, and a head that predicts words."""
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=WORDS, n_positions=LENGTH, n_embd=width, n_layer=2, n_head=heads,
+        vocab_size=words, n_positions=length, n_embd=width, n_layer=2, n_head=heads,
         n_inner=8, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
     )  # fmt: skip
     return GPT2LMHeadModel(config).eval()

@@ -73,6 +73,7 @@ def test_shuffled_measurements_match_the_model(ours, reads, model):
             expected = by_definition(weights[head].tolist(), ids, special, stops)
             got = ours.shuffled[n, head].tolist()
             assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
+    assert ours.differences.max() < 2e-6
 
 
 def test_each_text_has_its_own_order(ours, reads, model):
@@ -147,7 +148,7 @@ def test_the_order_of_keys_depends_on_the_text_alone():
     assert torch.equal(alone[0, :21, :21], order[2])
 
 
-def test_shuffled_keys_match_their_definition(ours, reads, model):
+def test_measurements_of_a_batch_and_of_shuffled_keys_match_their_definition(ours, reads, model):
     weights_of = plain_weights(model.module)
     for n, each in enumerate(reads):
         ids, special = each.encoding["input_ids"], each.encoding["special_tokens_mask"]
@@ -155,7 +156,8 @@ def test_shuffled_keys_match_their_definition(ours, reads, model):
         order = order_of(torch.ones(1, len(ids), len(ids), dtype=bool), numbers=[each.number])
         weights = weights_of(ids)
         shuffled = weights.gather(-1, order.expand_as(weights))
-        for head in (2, 20, 70):
-            expected = by_definition(shuffled[head].tolist(), ids, special, stops)
-            got = ours.shuffled_keys[n, head].tolist()
-            assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)
+        for maps, found in ((weights, ours.value), (shuffled, ours.shuffled_keys)):
+            for head in (2, 20, 70):
+                expected = by_definition(maps[head].tolist(), ids, special, stops)
+                got = found[n, head].tolist()
+                assert got == pytest.approx(list(expected.values()), abs=1e-5, nan_ok=True)

@@ -12,8 +12,8 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz import InputError
 from attnviz.app import run
-from attnviz.errors import InputError
 
 EXACT = ("mean", "low", "high", "even", "shuffled", "p_even", "p_shuffled", "count", "distances")
 
@@ -30,12 +30,6 @@ def rows(folder):
     # As text, because NaN is not equal to itself: a shuffled text may lack such a token.
     found = [tuple(row.values()) for row in pq.read_table(folder / "parts").to_pylist()]
     return sorted((*row[:6], *map(str, row[6:])) for row in found)
-
-
-@pytest.fixture(scope="module")
-def small(tokenizer):
-    """Return a tiny model."""
-    return attnviz.load(tiny("bert", torch.float32), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +102,10 @@ def test_a_folder_with_another_survey_is_refused(tmp_path, texts, small, tokeniz
     before = {path: path.read_bytes() for path in (tmp_path / "a").rglob("*.*")}
     with pytest.raises(InputError, match=r"holds a survey\. Continue it with --resume"):
         attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
-    with pytest.raises(InputError, match="is of another corpus: its texts or their tokens differ"):
-        attnviz.survey(texts[4:8], model=small, out=tmp_path / "a", resume=True)
+    reordered = [*texts[:2], texts[3], texts[2]]
+    for other in (texts[4:8], [texts[4], *texts[:3]], reordered):
+        with pytest.raises(InputError, match="another corpus: its texts or their tokens differ"):
+            attnviz.survey(other, model=small, out=tmp_path / "a", resume=True)
     other = attnviz.load(tiny("bert", torch.float32, seed=1), tokenizer=tokenizer)
     with pytest.raises(InputError, match="holds a survey whose weights is "):
         attnviz.survey(texts[:4], model=other, out=tmp_path / "a", resume=True)
@@ -118,18 +114,6 @@ def test_a_folder_with_another_survey_is_refused(tmp_path, texts, small, tokeniz
     (tmp_path / "b" / "parts" / "mine.parquet").write_bytes(b"mine")
     with pytest.raises(InputError, match=r"no valid survey\.json"):
         attnviz.survey(texts[:4], model=small, out=tmp_path / "b")
-
-
-def test_the_same_texts_in_another_order_are_another_survey(tmp_path, texts, small):
-    attnviz.survey(texts[:4], model=small, out=tmp_path / "a")
-    table = rows(tmp_path / "a")
-    for moved in ([texts[4], *texts[:3]], [*texts[:2], texts[3], texts[2]]):
-        with pytest.raises(
-            InputError, match="is of another corpus: its texts or their tokens differ"
-        ):
-            attnviz.survey(moved, model=small, out=tmp_path / "a", resume=True)
-    attnviz.survey(texts[:4], model=small, out=tmp_path / "a", resume=True)
-    assert rows(tmp_path / "a") == table
 
 
 def test_other_tokens_of_the_same_text_are_another_survey(tmp_path, texts, tokenizer):

@@ -7,9 +7,9 @@ import torch
 from families import tiny
 
 import attnviz
+from attnviz import InputError
 from attnviz.app import run
 from attnviz.capture.batched import BatchedAttention
-from attnviz.errors import InputError
 from attnviz.terminal.console import console
 
 
