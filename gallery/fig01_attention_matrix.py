@@ -1,4 +1,4 @@
-"""“train” looks ahead to “station” in {first} of {total} heads
+"""In head {best.layer}.{best.head}, “train” looks ahead to “station” with {share:.0%} of its weight
 
 {words} words give a matrix of {words} × {words}. Word pieces are merged into words, [CLS] and [SEP]
 are removed, and every row is renormalized to sum to 1. Does “train” attend to “station”? It gives
@@ -30,5 +30,5 @@ drawn = attnviz.attention_map(result, layer=best.layer, head=best.head, special=
 words = len(drawn.rows)
 share = drawn.weights[drawn.rows.index("train"), drawn.columns.index("station")].item()
 
-title = f"“train” looks ahead to “station” in {first} of {total} heads"
+title = f"“train” looks ahead to “station” with {share:.0%} of its weight"
 fig = attnviz.plot.heatmap(drawn, width=95, title=title).figure

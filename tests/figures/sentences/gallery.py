@@ -824,12 +824,12 @@ def title_of_first(model, said):
     return {"word": words[row], "way": "back" if column < row else "ahead", "other": words[column]}
 
 
-@TITLES.sentence("“<word:w>” looks ahead to “<other:w>” in <some> of <all> heads")
+@TITLES.sentence(
+    "In head <head:h>, “<word:w>” looks ahead to “<other:w>” with <share> of its weight"
+)
 def title_of_matrix(model, said):
-    row = read(model, ON_TIME).weights[:, :, 2, 1:-1].reshape(-1, 7)
-    is_first = (row[:, [4]] > row[:, [0, 2, 3, 5, 6]]).all(1)  # not counting “train” itself
-    assert 1 < is_first.sum() < is_first.size / 2
-    return {"word": "train", "other": "station", "some": is_first.sum(), "all": is_first.size}
+    known = matrix_best(model, said)
+    return {"head": known["head"], "word": "train", "other": "station", "share": known["share"]}
 
 
 @TITLES.sentence(
@@ -900,8 +900,7 @@ def title_of_apple(model, said):
 
 
 @TITLES.sentence(
-    "Among words, <ahead> heads look at the next, <behind> at the previous, <own> at the word "
-    "itself"
+    "In layer 1, <ahead> heads look at the next word, <behind> at the previous, <own> at itself"
 )
 def title_of_relations(model, said):
     return dict(zip(("ahead", "behind", "own"), looking(model), strict=True))
