@@ -11,7 +11,7 @@ end {induction} have the role induction (red).
 """
 
 import torch
-from panels import CLAIM, GRAY, panels, path, shares, write
+from panels import CLAIM, GRAY, band, panels, path, shares, write
 from toy import copying_accuracy, letters_tokenizer, train_to_copy
 
 import attnviz
@@ -27,7 +27,6 @@ models = {f"step {n}": attnviz.load(one, tokenizer=tokenizer) for n, one in copi
 read = [" ".join(letters[number] for number in row) for row in ids.tolist()]
 compared = attnviz.compare(read, models=models)
 turn = compared.turns()[0]
-assert compared.statistics[turn.statistic] == "induction"
 at, head = (turn.step, turn.head, turn.statistic), compared.heads[turn.head]
 changes = compared.change, compared.change_low, compared.change_high
 rise, low, high = (numbers[at].item() for numbers in changes)
@@ -52,7 +51,6 @@ with attnviz.plot.style():
     below.set_xlim(-4, 278)
     below.set(title="Next symbol right, in the second half", xlabel="training step", xticks=steps)
     shares(above, below)
-    for ax in (above, below):
-        ax.axvspan(*steps[turn.step : turn.step + 2], color="0.93", lw=0)
+    band(*steps[turn.step : turn.step + 2], above, below)
 text = f"{texts} texts; red: the heads with the role induction, with 95% intervals over texts"
 fig = attnviz.plot.add_caption(fig, text=text, agreement=compared.agreement)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.maps import compute
-from attnviz.analyses.maps.result import AttentionMap, HeadMaps, HeadRanking
+from attnviz.analyses.maps.result import MOST_MAPS, AttentionMap, HeadMaps, HeadRanking
 from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import arcs, cells, claims, figure, layout, style
 from attnviz.figures.arcs import Grid
@@ -1138,7 +1138,6 @@ def heads(
         if (looks := summaries(maps)) is not None:
             bottom = draw_head_summary(page, maps, looks, place, top) + GAP
             bottom = _draw_examples(page, maps, looks, place, bottom)
-            parts += ["name a layer to see the maps of all its heads"]
         else:
             bottom = draw_head_grid(page, maps, place, top, names=_names_of(maps))
             count = "" if maps.sides[1].cell > 1 else f"{len(maps.rows)} "
@@ -1153,7 +1152,7 @@ def heads(
 
 def summaries(maps: HeadMaps) -> list[tuple[str, float]] | None:
     """Return what to draw of each head where there are too many for their maps, else None."""
-    return where_heads_look(maps) if maps.weights.shape[:2].numel() > 200 else None
+    return where_heads_look(maps) if maps.weights.shape[:2].numel() > MOST_MAPS else None
 
 
 def _names_of(maps: HeadMaps) -> list[str]:

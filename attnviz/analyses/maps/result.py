@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
-_MOST_KEYS, _MOST_WORDS = 3, 40  # in a terminal that is too narrow for the map
+_MOST_KEYS, _MOST_WORDS, MOST_MAPS = 3, 40, 200  # in a narrow terminal, and in one figure
 _STRONG, _CLAIMED = "bold #ffffff on #3567ad", "bold #ffffff on #c4122f"  # in any terminal
 
 
@@ -343,7 +343,8 @@ class HeadMaps(_LabeledMaps):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layers, heads, m, n = self.weights.shape
         size = f"{layers} × {heads} heads, {m} × {n} weights each"
-        yield Text(f"{self.provenance.model}: {size}", "bold")
+        hint = "; name a layer to see the maps of all its heads" * (layers * heads > MOST_MAPS)
+        yield Text(f"{self.provenance.model}: {size}{hint}", "bold")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import attnviz
 from attnviz.figures.cells import HeadGrid
@@ -95,3 +96,18 @@ def test_fewer_heads_keep_their_maps(maps):
     (mosaic, *_) = attnviz.plot.heads(few).axes
     assert len(mosaic.collections[0].get_paths()) == 200
     assert mosaic.get_xlabel() == "layer"
+
+
+def test_a_terminal_says_how_to_see_the_maps_of_all_heads(maps, model):
+    """The caption of the figure, which may be printed, does not."""
+    console = Console(width=200)
+    hint = "; name a layer to see the maps of all its heads"
+    with console.capture() as many:
+        console.print(maps)
+    assert many.get().rstrip().endswith(f"80 × 64 heads, 8 × 8 weights each{hint}")
+    with console.capture() as few:
+        console.print(attnviz.head_maps(attnviz.attend("the train left", model=model)))
+    assert few.get().rstrip().endswith("weights each")
+    figure = attnviz.plot.heads(maps)
+    assert "name a layer" not in " ".join(text.get_text() for text in figure.texts).lower()
+    plt.close(figure)

@@ -1366,7 +1366,7 @@ def all_title(facts, said):
 
 @ALL.sentence(
     "On “<text:w>” <resting> heads rest on the first word: they give it much more of their weight "
-    "than evenly, whatever it says.",
+    "than evenly, whatever it says (red).",
     "<late> of them are in the <half:first|second> half of the layers.",
     "<previous> heads attend to the previous word, and <others> to words of no such kind.",
 )
@@ -1377,8 +1377,6 @@ def all_kinds(facts, said):
     one |= {"previous": kinds.count("previous"), "others": kinds.count(None)}
     return {name: one[name] for name in said}
 
-
-of_file("fig33_all_heads", "Name a layer to see the maps of all its heads.")
 
 # ------------------------------------------------------------------------------------ the explorer
 

@@ -533,10 +533,18 @@ def map_tile(facts, said):
     return {"head": OneOf(range(np.asarray(facts.overview).shape[1]))}
 
 
-@MAPS.sentence("<model:*>: <layers> × <heads> heads, <m> × <n> weights each")
+@MAPS.sentence(
+    "<model:*>: <layers> × <heads> heads, <m> × <n> weights each[[; <hint:name a layer to see the "
+    "maps of all its heads>]]"
+)
 def heads_line(facts, said):
+    """A layer is to be named where a figure has no room for the maps of all heads."""
     shape = dict(zip(("layers", "heads", "m", "n"), np.asarray(facts.weights).shape, strict=True))
-    return shape | {"model": facts.provenance.model}
+    one = shape | {"model": facts.provenance.model}
+    hint = "name a layer to see the maps of all its heads"
+    if "hint" in said:
+        one["hint"] = hint if shape["layers"] * shape["heads"] > 200 else None
+    return one
 
 
 @MAPS.sentence(
