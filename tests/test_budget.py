@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 162
-LINES = 44_616
+LINES = 44_637
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnviz.analyses.survey.measure import TextStatistics
+from attnviz.analyses.survey.measure import TextStatistics, random_numbers
 from attnviz.heads import STATISTICS, Statistic, followed_rules
 from attnviz.results import AttentionRecord, row_shares
 from attnviz.runtime.libraries import release_unused
@@ -198,11 +198,15 @@ def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
         both = zip(of_layers, records, strict=True)
         weights = torch.cat([row_shares(one) if record.signed else one for one, record in both])
         step = max(1, _PAIR_WEIGHTS // weights[0].numel())
-        for_each_head = [
-            torch.cat([divergence(head, heads).sum(-1) for heads in torch.split(weights, step)])
-            for head in weights
+        later = (torch.split(weights[n:], step) for n in range(len(weights)))
+        between = [
+            divergence(head, heads).sum(-1)
+            for head, others in zip(weights, later, strict=True)
+            for heads in others
         ]
-        total = total + torch.stack(for_each_head)
+        pairs = torch.zeros(2 * (len(weights),), device="cpu")
+        pairs[*torch.triu_indices(*pairs.shape, device="cpu")] = torch.cat(between)
+        total = total + pairs + pairs.triu(1).T
         count += len(rows)
     return (total / max(1, count)).clamp(0, 1).sqrt().fill_diagonal_(0.0)
 
@@ -331,8 +335,8 @@ class SignFlips:
 
 def draw_signs(numbers: NDArray[np.int64], seed: int) -> Tensor:
     """Return the sign of each text in each flip, (n, flips), by its number; all are 1 in flip 0."""
-    generators = [np.random.Philox(key=[seed, number]) for number in numbers.tolist()]
-    drawn = np.array([one.random_raw(FLIPS // 2) for one in generators], "<u8")
+    texts = ((number, 0, FLIPS // 2) for number in numbers.tolist())
+    drawn = np.array([*random_numbers(seed, texts)], "<u8")
     negative = drawn.view("<u4").reshape(len(numbers), FLIPS) >> 31  # the first bit of each half
     signs = 1 - 2 * torch.from_numpy(negative.astype(np.float64))
     signs[:, 0] = 1

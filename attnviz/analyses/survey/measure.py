@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.survey.corpus import Encoding, batches
@@ -25,7 +26,7 @@ from attnviz.runtime.libraries import release_unused
 
 # What fits the caches of a CPU; what keeps a GPU busy.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # positions of a batch, with padding
-_KEY_ORDER = [0, 0, 0, 1]  # where the random numbers of key orders start, apart from all others
+_KEY_ORDER = 1  # the stream of the random numbers of key orders, apart from that of signs
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 
 Attention: TypeAlias = "BatchedAttention | _SignedWeights"
@@ -272,6 +273,22 @@ def shuffle(encoding: Encoding, seed: str) -> Encoding:
     return {**encoding, "input_ids": ids}
 
 
+def random_numbers(
+    seed: int, texts: Iterable[tuple[int, int, int]], *, stream: int = 0
+) -> Iterator[NDArray[np.uint64]]:
+    """Yield numbers that follow from the seed and from the number of a text alone.
+
+    texts : the number of each text, the steps of four numbers before its first, and how many.
+    """
+    generator = np.random.Philox(key=[seed, 0])
+    state: Any = generator.state  # to set it takes a tenth of the time of another generator
+    for number, start, count in texts:
+        state["state"]["key"][1] = number
+        state["state"]["counter"][:] = (start, 0, 0, stream)
+        generator.state = state
+        yield generator.random_raw(count)
+
+
 def key_order(
     readable: Tensor, real: Tensor, rows: slice, numbers: Sequence[int], seed: int
 ) -> Tensor:
@@ -285,11 +302,11 @@ def key_order(
     N, R, T = readable.shape
     scores = np.zeros((N, R, T), np.int64)
     lengths = real.sum(-1).tolist()
-    for of_text, number, length in zip(scores, numbers, lengths, strict=True):
-        steps = -(-length // 4)  # Philox makes four numbers at each step
-        generator = np.random.Philox(key=[seed, number], counter=_KEY_ORDER)
-        drawn = generator.advance(rows.start * steps).random_raw(R * 4 * steps)
-        of_text[:, :length] = drawn.view(np.int64).reshape(R, 4 * steps)[:, :length]
+    steps = [-(-length // 4) for length in lengths]  # Philox makes four numbers at each step
+    texts = [(k, rows.start * n, R * 4 * n) for k, n in zip(numbers, steps, strict=True)]
+    drawn = random_numbers(seed, texts, stream=_KEY_ORDER)
+    for of_text, numbers_of_text, length in zip(scores, drawn, lengths, strict=True):
+        of_text[:, :length] = numbers_of_text.view(np.int64).reshape(R, -1)[:, :length]
     last = torch.iinfo(torch.int64).max
     shuffled = torch.from_numpy(scores).to(readable.device).masked_fill(~readable, last)
     places = (~readable).long().argsort(dim=-1, stable=True)  # the readable keys first
