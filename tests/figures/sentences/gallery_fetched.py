@@ -1411,8 +1411,8 @@ def previous_of_sample():
 @PAGE.sentence(
     "Of <heads> heads, head <head:h> reads the previous token <how:most|least>: <share> of its "
     "weight",
-    "Head <head:h> is the one farthest <side:right|left>: it gives <share> of its weight to the "
-    "token before (even weights: <even>).",
+    "Head <head:h> (red) is the one farthest <side:right|left>: it gives <share> of its weight to "
+    "the token before (even weights: <even>).",
 )
 def page_title(facts, said):
     shares, even = previous_of_sample()
