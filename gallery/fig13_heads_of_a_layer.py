@@ -1,4 +1,4 @@
-"""In layer {layer}, {ahead} heads look at the next word, {behind} at the previous, {own} at itself
+"""Among words, {ahead} heads of layer {layer} look one ahead, {behind} one back, {own} at itself
 
 All {heads} heads of layer {layer} on the same words; these {named} are red. [CLS] and [SEP] are
 removed and the rows renormalized. Each head has its own matrices for queries, keys and values, so

@@ -900,7 +900,7 @@ def title_of_apple(model, said):
 
 
 @TITLES.sentence(
-    "In layer 1, <ahead> heads look at the next word, <behind> at the previous, <own> at itself"
+    "Among words, <ahead> heads of layer 1 look one ahead, <behind> one back, <own> at itself"
 )
 def title_of_relations(model, said):
     return dict(zip(("ahead", "behind", "own"), looking(model), strict=True))
