@@ -105,4 +105,4 @@ def correlate_ranks(scores: Tensor, draws: Tensor) -> np.ndarray[Any, Any]:
     norms = np.linalg.norm(others, axis=-1) * np.linalg.norm(ours, axis=-1)
     rhos: np.ndarray[Any, Any] = np.full(len(others), np.nan)
     np.divide((others * ours).sum(-1), norms, out=rhos, where=norms > 0)
-    return rhos
+    return rhos.clip(-1, 1)  # rounding may exceed 1
