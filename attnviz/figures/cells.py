@@ -363,14 +363,12 @@ def draw_scales(page: Page, bars: Iterable[Bar], place: tuple[float, float], top
         known.append((x, y, start, low, bar, high))
         x += wide + 4 * MM
     ax = page.canvas(place[0], top, right - place[0], y + tall - top)
-    limits = ax.axis()
     for x, y, start, low, bar, high in known:
         box = (x + start, x + start + key, y + tall, y)
         ax.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
         frame(ax, (x + start, y), SCALE, theme().faint, 0.3)
         for at, name in ((x, low), (x + start + key + MM, high)):
             page.label(ax, at, y + tall / 2, name, color=theme().muted, fontsize=points)
-    ax.axis(limits)
     return y + tall
 
 

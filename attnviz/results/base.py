@@ -382,7 +382,7 @@ def sums_of_words(tensors: Sequence[Tensor]) -> list[int]:
 
 def _by_numpy(parts: Sequence[Tensor]) -> list[int]:
     """Return the sum of the words of each part; a last word without a neighbor has the last key."""
-    keys, count = _keys("cpu").numpy(), torch.get_num_threads()
+    keys = _keys("cpu").numpy()
 
     def total(part: Tensor) -> int:
         words = part.numpy()
@@ -390,9 +390,10 @@ def _by_numpy(parts: Sequence[Tensor]) -> list[int]:
         pairs = int(keyed[: words.size // 2 * 2 : 2].dot(keyed[1::2]))
         return pairs + (int(keys[-1]) * int(keyed[-1]) if words.size % 2 else 0)
 
-    with ThreadPoolExecutor(count) as pool:
-        shares = [*pool.map(lambda n: [*map(total, parts[n::count])], range(count))]
-    return [shares[n % count][n // count] for n in range(len(parts))]
+    if sum(map(len, parts)) < _AT_ONCE:  # to start threads would take longer
+        return [*map(total, parts)]
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        return [*pool.map(total, parts)]
 
 
 def _on_device(parts: Sequence[Tensor]) -> list[int]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LENGTHS = 16, 12, 9, 7, 6, 5  # of the names of columns in a terminal, until all fit
-_MOST_KEYS, _MOST_WORDS, MOST_MAPS = 3, 40, 200  # in a narrow terminal, and in one figure
+_MOST_KEYS, _MOST_WORDS = 3, 40  # in a terminal that is too narrow for the map
+MOST_MAPS = 200  # of heads, in one figure
 _STRONG, _CLAIMED = "bold #ffffff on #3567ad", "bold #ffffff on #c4122f"  # in any terminal
 
 

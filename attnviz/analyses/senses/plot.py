@@ -97,8 +97,9 @@ class _Threads:
         """What dashed and thick threads are, and whether all sentences are written."""
         unit, told, count = self.result.unit, len(self.told), self.result.counts.total()
         keys = ["Dashed: ends on the wrong side."] if any(self.wrong) else []
-        names = "", f"the {unit[:-1]} that hesitates", "the two that hesitate longest"
-        keys += [f"Thick: {names[len(self.thick)]}."] * bool(self.thick)
+        if self.thick:
+            names = f"the {unit[:-1]} that hesitates", "the two that hesitate longest"
+            keys.append(f"Thick: {names[len(self.thick) - 1]}.")
         if 0 < told < count:
             rest = "these, and an even sample of the others" if keys else "an even sample"
             keys.append(f"Written out are {told} of {count}: {rest}.")

@@ -198,11 +198,10 @@ def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
         both = zip(of_layers, records, strict=True)
         weights = torch.cat([row_shares(one) if record.signed else one for one, record in both])
         step = max(1, _PAIR_WEIGHTS // weights[0].numel())
-        later = (torch.split(weights[n:], step) for n in range(len(weights)))
         between = [
             divergence(head, heads).sum(-1)
-            for head, others in zip(weights, later, strict=True)
-            for heads in others
+            for n, head in enumerate(weights)
+            for heads in torch.split(weights[n:], step)
         ]
         pairs = torch.zeros(2 * (len(weights),), device="cpu")
         pairs[*torch.triu_indices(*pairs.shape, device="cpu")] = torch.cat(between)
