@@ -207,9 +207,10 @@ class Page:
         """Add axes at a place. bare : without anything but what is drawn into them."""
         # Without different labels, matplotlib would return the first axes again.
         ax = self.figure.add_axes((0.0, 0.0, 1.0, 1.0), label=str(len(self._axes)))
-        ax.tick_params(colors=theme().ink)  # also of ticks that are made when the figure is drawn
         if bare:
             ax.set_axis_off()
+        else:  # also of ticks that are made when the figure is drawn
+            ax.tick_params(colors=theme().ink)
         place = partial(_place, (left, top, width, height), self.scale)
         ax.set_axes_locator(place)
         self._axes.append((ax, place))

@@ -19,7 +19,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import Colormap, LogNorm, Normalize, to_rgb, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.gridspec import SubplotSpec
-from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
@@ -690,13 +690,14 @@ def _draw_below(
 ) -> None:
     """Draw a map below its words, with a line around the claimed cells (m, n) and row labels.
 
-    least : the smallest weight that is written into its cell.
+    least : the smallest weight between words that is written into its cell.
     """
     weights, n = drawn.weights.float(), len(drawn.rows)
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
-        written = grid.spaced(weights >= least)
+        small = scale.uninformative & (weights < 0.5)  # less than half of a row
+        written = grid.spaced((weights >= least) & (~small | claimed))
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
@@ -1252,11 +1253,13 @@ def draw_head_grid(
             label(x, y - 0.04, titles[number], color=theme().muted)
         if any(names) and one_layer:
             label(x + wide, y - 0.04, names[number], color=theme().muted, ha="right")
-        elif has_marks and names[number]:
-            color, mark = theme().roles[names[number]], 0.06
-            ax.add_patch(Rectangle((x, y - mark), wide, mark, facecolor=color, linewidth=0))
-        elif any(names):
+        elif any(names) and not has_marks:
             label(x, y - 0.03, names[number], color=theme().muted)
+    if has_marks:
+        named = [(x, y, name) for (x, y), name in zip(corners, names, strict=False) if name]
+        bars = [[(x, y), (x + wide, y), (x + wide, y - 0.06), (x, y - 0.06)] for x, y, _ in named]
+        colors = [theme().roles[name] for _, _, name in named]
+        ax.add_collection(PolyCollection(bars, facecolors=colors, linewidths=0), autolim=False)
     bottom = top + height + (GAP if one_layer else style.AXIS_ROOM + 0.04)
     if not one_layer:
         grid.number_sides(ax, (width / columns, height / rows), (wide / 2, 1 - high / 2))

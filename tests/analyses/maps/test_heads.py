@@ -267,10 +267,10 @@ def test_a_causal_map_starts_with_a_sink_unless_a_special_token_is_there(labels,
 def test_tiles_too_small_for_a_word_have_the_color_of_their_family(train, width):
     figure = attnviz.plot.heatmap(train, layer=0, head=2, overview=True, width=width).figure
     (ax,) = (one for one in figure.axes if one.get_xlabel() == "head")
-    marked = {}
-    for mark in ax.patches:
-        x, y = mark.get_xy()
-        marked[int(y), int(x)] = to_hex(mark.get_facecolor())
+    _, marks = ax.collections
+    corners = [mark.get_extents().min for mark in marks.get_paths()]
+    colors = map(to_hex, marks.get_facecolors())
+    marked = {(int(y), int(x)): color for (x, y), color in zip(corners, colors, strict=True)}
     families = head_families(attnviz.head_maps(train))
     roles = {divmod(n, 12): LIGHT.roles[of[0].family] for n, of in enumerate(families) if of}
     assert marked == roles
