@@ -141,13 +141,13 @@ def launches(
 
     Those of long texts in a model of the shape of Llama 3 8B are counted without computing.
     """
-    from benchmarks.launches import measure, measure_long, measure_survey
+    from benchmarks.launches import measure, measure_long, measure_many
 
     if long:
         measure_long(long)
     else:
         measure(tokens, places)
-        measure_survey()
+        measure_many()
 
 
 @app.command()

@@ -68,10 +68,11 @@ def measure(tokens: int, places: int) -> None:
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
-def measure_survey() -> None:
-    """Print the counts of each further text of a survey, in a narrow model with BERT-base's heads.
+def measure_many() -> None:
+    """Print the counts of many short texts, in a narrow model with BERT-base's heads.
 
-    One part of a corpus is left out: it holds what a survey does once.
+    Those of `attend` are of 64 texts together. Those of a survey are of each further text: one part
+    of the corpus is left out, because it holds what a survey does once.
     """
     torch.manual_seed(0)
     config = BertConfig(hidden_size=48, intermediate_size=64, num_hidden_layers=12)
@@ -82,6 +83,10 @@ def measure_survey() -> None:
     with SimulatedCuda() as gpu:
         module = BertModel(config).eval().to("cuda")
         model = attnviz.load(module, tokenizer=attnviz.load().tokenizer)
+        for _ in range(2):  # the first is traced
+            gpu.clear()
+            model.attend(texts[:64], mode="full")
+        of_list = gpu.counts
         attnviz.survey(texts[:20], model=model)
         for several in (texts[:PART], texts):
             gpu.clear()
@@ -89,7 +94,10 @@ def measure_survey() -> None:
             counts.append(gpu.counts)
     one, three = counts
     for name, first, last in zip(one._fields, one, three, strict=True):
-        console.print(f"survey, {name.replace('_', ' ')} per text: {(last - first) / 2 / PART:.2f}")
+        kind, of_text = name.replace("_", " "), (last - first) / 2 / PART
+        console.print(
+            f"{kind}: attend, 64 texts {getattr(of_list, name):,}; survey, each {of_text:.2f}"
+        )
 
 
 def measure_long(lengths: Sequence[int]) -> None:
