@@ -15,6 +15,7 @@ import attnviz.pipeline.attend
 from attnviz.agreement import verify
 from attnviz.app import run
 from attnviz.terminal.console import LiteralConsole
+from tests.terminal.conftest import succeeds
 
 TEXT = "the train left the station"
 LONGER = "the train left the station on time"
@@ -25,11 +26,6 @@ STAGES = ["query", "key", "value", "scores", "weights", "head output", "output"]
 def texts_in_svg(path):
     root = ElementTree.parse(path).getroot()
     return [text for e in root.iter("{http://www.w3.org/2000/svg}text") for text in e.itertext()]
-
-
-def succeeds(capsys, *arguments, code=0):
-    assert run(arguments) == code
-    return capsys.readouterr()
 
 
 def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys):
@@ -222,3 +218,15 @@ def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys
     assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
     assert "--target" in capsys.readouterr().err
     assert not (tmp_path / "no.png").exists()
+
+
+def test_a_page_of_two_texts(capsys):
+    cash = ["--compare", "The bank was full of cash."]
+    out = succeeds(capsys, "view", "The bank was full of mud.", *cash).out
+    page = Path("view.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "full of mud" in page
+    assert "full of cash" in page
+    assert "verified: 72 heads" in out
+    assert "on 2 texts" in out
+    assert "wrote view.html" in out

@@ -1,12 +1,10 @@
 """Every error is one line with advice and the documented exit code, and writes no file."""
 
-import contextlib
 import errno
 import importlib.util
 import json
 import logging
 import os
-import pty
 import re
 import shutil
 import signal
@@ -21,8 +19,9 @@ from transformers import BertConfig, BertModel
 from transformers.models.bert.modeling_bert import BertEncoder
 
 import attnviz
+from attnviz import AttnvizWarning
 from attnviz.app import run
-from attnviz.errors import AttnvizWarning
+from tests.terminal.conftest import in_terminal, refused
 
 TEXT = "the train left the station"
 
@@ -41,19 +40,6 @@ def sound(tmp_path_factory):
     return folder
 
 
-def fails(capsys, *arguments):
-    """Run a command that must fail; return its exit code and its single error line."""
-    before = sorted(Path().rglob("*"))
-    code = run(arguments)
-    out, err = capsys.readouterr()
-    assert sorted(Path().rglob("*")) == before, "a file was written"
-    assert out == ""
-    assert err.startswith("attnviz: ")
-    assert err.count("\n") == 1, err
-    assert "Traceback" not in err
-    return code, err
-
-
 WITHOUT_WEIGHTS = {
     "word of steps": (["steps", TEXT, "--word", "trian"], "Did you mean train"),
     "word of shift": (["shift", "trian", TEXT], "Did you mean train"),
@@ -68,8 +54,7 @@ def test_wrong_input_is_refused_before_weights_are_read(capsys, monkeypatch, arg
         raise AssertionError("the weights were read")
 
     monkeypatch.setattr("attnviz.models.pretrained.find_weights", read)
-    code, err = fails(capsys, *arguments)
-    assert code == 2
+    err = refused(capsys, *arguments)
     assert message in err
 
 
@@ -78,27 +63,11 @@ def test_the_traceback_is_shown_only_on_request(capsys):
     assert "Traceback" in capsys.readouterr().err
 
 
-def start(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "attnviz", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_the_real_command_prints_one_line_and_exits_with_the_code():
-    process = start("heatmap", TEXT, "-o", "none/x.png")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (4, "")
-    assert err == "attnviz: The folder none does not exist. Create it first.\n"
-
-
-def test_no_command_shows_the_help():
-    process = start()
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (2, "")
+def test_no_command_shows_the_help(capsys):
+    assert run([]) == 2
+    out, err = capsys.readouterr()
     assert "heatmap" in out
+    assert err == ""
 
 
 STUCK = """
@@ -140,28 +109,16 @@ def test_nohup_is_respected():
         assert process.stdout.read() == b""
 
 
-def in_terminal(**known):
-    """Run a command in a terminal; return its output."""
-    terminal, end = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", **known}
-    with subprocess.Popen(
-        [sys.executable, "-m", "attnviz", "models", "bert"], stdout=end, stderr=end, env=environment
-    ) as process:
-        os.close(end)
-        said = b""
-        with contextlib.suppress(OSError):  # until the other end is closed
-            while part := os.read(terminal, 4096):
-                said += part
-    os.close(terminal)
-    assert process.returncode == 0
-    return said
-
-
 def test_no_color_is_respected_in_a_terminal():
     color = re.compile(rb"\x1b\[[0-9;]*(?:3[0-8]|4[0-8])[;m]")
-    assert color.search(in_terminal())
-    assert not color.search(in_terminal(NO_COLOR="1"))
-    assert b"\x1b" not in in_terminal(TERM="dumb")
+    for environment, is_colored in (
+        ({}, True),
+        ({"NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ):
+        code, shown = in_terminal("models", "bert", **environment)
+        assert (code, bool(color.search(shown))) == (0, is_colored)
+    assert b"\x1b" not in shown
 
 
 EARLY = [
@@ -214,14 +171,12 @@ def test_debug_shows_all_library_output(caplog, noisy):
     assert logging.getLogger("attnviz").level == logging.NOTSET
 
 
-def broken(*args, **kwargs):
-    raise RuntimeError("shapes\ndo not fit")
-
-
 def test_an_error_inside_a_model_is_one_line(capsys, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("shapes\ndo not fit")
+
     monkeypatch.setattr(BertEncoder, "forward", broken)
-    code, err = fails(capsys, "heatmap", TEXT)
-    assert code == 3
+    err = refused(capsys, "heatmap", TEXT, code=3)
     assert "BertModel fails on this input (" in err
     assert "(RuntimeError: shapes do not fit)" in err
 
@@ -246,8 +201,7 @@ def test_unexpected_errors_are_one_line_and_exit_with_1(capsys, monkeypatch, err
         raise error
 
     monkeypatch.setattr("attnviz.pipeline.run.capture", unforeseen)
-    code, err = fails(capsys, "heatmap", TEXT)
-    assert code == 1
+    err = refused(capsys, "heatmap", TEXT, code=1)
     assert f"attnviz: {type(error).__name__}: " in err
     assert "Report it with the output of --debug." in err
     assert run(["heatmap", TEXT, "--debug"]) == 1
@@ -259,8 +213,7 @@ def test_a_package_that_is_not_installed(capsys, monkeypatch):
         raise ModuleNotFoundError("No module named 'pillow'", name="pillow")
 
     monkeypatch.setattr("attnviz.pipeline.run.capture", fail)
-    code, err = fails(capsys, "heatmap", TEXT)
-    assert code == 1
+    err = refused(capsys, "heatmap", TEXT, code=1)
     assert err.endswith("'pillow'. Run attnviz doctor to see what is not installed.\n")
 
 
@@ -289,9 +242,8 @@ def test_a_pipe_may_hold_too_much(capsys, monkeypatch):
     reader, writer = os.pipe()
     os.write(writer, TEXT.encode())
     os.close(writer)
-    code, err = fails(capsys, "verify", "--file", f"/dev/fd/{reader}")
+    err = refused(capsys, "verify", "--file", f"/dev/fd/{reader}")
     os.close(reader)
-    assert code == 2
     assert "it has more than 9 bytes" in err
 
 
@@ -300,8 +252,7 @@ def test_a_pipe_may_hold_too_much(capsys, monkeypatch):
 )
 def test_the_text_that_is_read_is_not_overwritten(capsys, command, name):
     Path(name).write_text(TEXT)
-    code, err = fails(capsys, command, "--file", name, "-o", name, "--force")
-    assert code == 2
+    err = refused(capsys, command, "--file", name, "-o", name, "--force")
     assert f"{name} is the text to read. Name another file" in err
     assert Path(name).read_text() == TEXT
 
@@ -315,8 +266,7 @@ def test_the_home_folder_of_an_output_is_expanded(capsys, monkeypatch, tmp_path)
 
 def test_a_model_folder_whose_name_is_not_utf_8(capsys, sound, tmp_path):
     shutil.copytree(sound, tmp_path / "t\udcff")
-    code, err = fails(capsys, "heatmap", TEXT, "-m", "./t\udcff")
-    assert code == 3
+    err = refused(capsys, "heatmap", TEXT, "-m", "./t\udcff", code=3)
     assert "is not UTF-8. Rename the folder." in err
 
 
@@ -325,6 +275,5 @@ def test_too_many_open_files(capsys, monkeypatch):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("attnviz.pipeline.attend.load", fail)
-    code, err = fails(capsys, "heatmap", TEXT)
-    assert code == 1
+    err = refused(capsys, "heatmap", TEXT, code=1)
     assert err == "attnviz: Too many files are open. Allow more: ulimit -n 1024.\n"

@@ -1,6 +1,7 @@
 """Commands on images and audio, with models in folders as they are published."""
 
 import json
+import shutil
 import wave
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from transformers import Wav2Vec2FeatureExtractor
 import attnviz
 from attnviz.app import run
 from attnviz.models.checkpoint import load_checkpoint
+from tests.terminal.conftest import refused, succeeds
 
 
 @pytest.fixture(scope="session")
@@ -47,29 +49,14 @@ def tone():
     return "tone.wav"
 
 
-def succeeds(capsys, *arguments):
-    assert run(arguments) == 0
-    return capsys.readouterr().out
-
-
-def refused(capsys, *arguments, code=2):
-    before = sorted(Path().rglob("*"))
-    assert run(arguments) == code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert sorted(Path().rglob("*")) == before
-    return err
-
-
 def test_an_image_is_drawn_with_the_requested_patch(capsys, saved, shapes):
     command = ["heatmap", "--image", shapes, "--model", saved("vit"), "--layer", "1", "--head", "2"]
-    out = succeeds(capsys, *command, "--patch", "2,1", "-o", "x.svg")
+    out = succeeds(capsys, *command, "--patch", "2,1", "-o", "x.svg").out
     assert "17 positions are too many" not in out
     drawn = Path("x.svg").read_text(encoding="utf-8")
     assert "Layer 1, head 2, from the patch in row 2, column 1" in drawn
     assert "shapes.png (80×60), read by vit." in drawn
-    data = json.loads(succeeds(capsys, *command, "--json"))
+    data = json.loads(succeeds(capsys, *command, "--json").out)
     assert data["provenance"]["image"] == "shapes.png (80×60)"
     assert np.shape(data["weights"]) == (17, 17)
     succeeds(capsys, *command, "--matrix", "-o", "m.svg")
@@ -109,14 +96,8 @@ def test_a_folder_provides_the_processor_of_its_model(family, saved):
         assert type(processors.image).__name__.endswith("Pil")  # with or without torchvision
 
 
-def copy(folder, to):
-    for file in Path(folder).iterdir():
-        (to / file.name).write_bytes(file.read_bytes())
-    return to
-
-
 def test_a_processor_can_be_a_folder(saved, tmp_path):
-    folder = copy(saved("wav2vec2"), tmp_path)
+    folder = shutil.copytree(saved("wav2vec2"), tmp_path / "copy")
     (folder / "preprocessor_config.json").unlink()
     for processor in (saved("wav2vec2"), Wav2Vec2FeatureExtractor()):
         model = attnviz.load(folder, processor=processor)

@@ -1,13 +1,7 @@
 """Long texts on the command line: files, regions of maps, progress and errors."""
 
-import contextlib
 import copy
 import json
-import os
-import pty
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +12,7 @@ from transformers import LlamaConfig, LlamaModel
 import attnviz
 from attnviz.app import run
 from attnviz.runtime import progress
+from tests.terminal.conftest import in_terminal
 
 LONG = "The train left the station on time and nobody noticed that it was early. " * 6
 
@@ -82,7 +77,6 @@ def test_heads_and_verify_read_files(file, capsys):
         (["--rows", "0:99999"], "Rows 0:99999 are not part of the map"),
         (["--special", "remove"], "Special tokens cannot be left out"),
         (["--find", "train:station"], "Only summaries of the maps were kept"),
-        (["a text"], "A text and a --file exclude each other"),
     ],
 )
 def test_impossible_requests_are_one_line(arguments, said, file, capsys):
@@ -113,25 +107,14 @@ def slow(tokenizer, tmp_path):
     patient.model_max_length = 60_000
     patient.save_pretrained(tmp_path / "slow")
     (tmp_path / "book.txt").write_text(LONG * 270, encoding="utf-8")
-    known = ["--file", "book.txt", "--model", "slow", "--force"]
-    return [sys.executable, "-m", "attnviz", "heatmap", *known]
+    return ["heatmap", "--file", "book.txt", "--model", "slow", "--force"]
 
 
 def test_a_bar_shows_progress_and_an_interrupt_leaves_no_file(slow, tmp_path):
     Path("heatmap.png").write_bytes(b"old")
     before = {path.name for path in tmp_path.iterdir()}
-    terminal, ours = pty.openpty()
-    known = {**os.environ, "TERM": "xterm-256color"}  # a dumb terminal has no progress bars
-    process = subprocess.Popen(slow, stderr=ours, stdout=subprocess.DEVNULL, env=known)
-    os.close(ours)
-    said = b""
-    with contextlib.suppress(OSError):  # until the other end is closed
-        while part := os.read(terminal, 4096):
-            said += part
-            if b"the model reads" in said:
-                process.send_signal(signal.SIGINT)
-    os.close(terminal)
-    assert process.wait(60) == 130, said
+    code, said = in_terminal(*slow, interrupt=b"the model reads")
+    assert code == 130, said
     assert b"the model reads" in said
     assert b"Traceback" not in said
     assert Path("heatmap.png").read_bytes() == b"old"

@@ -8,7 +8,6 @@ import typer
 import attnviz
 from attnviz.app import app, run
 from attnviz.pipeline.attend import OneInput
-from attnviz.terminal.command import Command
 
 MADE = typer.main.get_command(app).commands
 FUNCTIONS = {
@@ -43,12 +42,6 @@ def missing(command, function):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_parameter_is_an_option_of_its_name(name):
     assert not missing(MADE[name], FUNCTIONS[name])
-
-
-def test_an_omitted_parameter_is_found():
-    single = typer.Typer()
-    single.command("senses")(Command("senses", without="raw")())
-    assert missing(typer.main.get_command(single), attnviz.senses) == {"raw"}
 
 
 @pytest.mark.parametrize("name", READ_BY_ATTEND)

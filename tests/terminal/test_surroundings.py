@@ -1,11 +1,9 @@
 """The environment of a run: a deleted working folder, settings."""
 
-import contextlib
-import os
 import subprocess
 import sys
 
-import pytest
+from tests.terminal.conftest import in_terminal
 
 # The program with its commands replaced.
 PROGRAM = """
@@ -56,19 +54,8 @@ def test_a_matplotlibrc_that_is_not_utf_8(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_terminal_says_at_once_what_is_done_until_the_figure_is_drawn(tmp_path):
-    pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "attnviz", "heatmap", "the train left"]
-    kept = {"env": {**os.environ, "TERM": "xterm"}, "cwd": tmp_path}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, **kept) as started:
-        os.close(theirs)
-        shown = bytearray()
-        with contextlib.suppress(OSError):  # the terminal is closed
-            while part := os.read(ours, 4096):
-                shown += part
-        out = started.communicate()[0].decode()
-    os.close(ours)
-    said = [shown.find(words) for words in (b"starting", b"loading", b"drawing")]
-    assert -1 < said[0] < said[1] < said[2]
-    assert out.splitlines()[-1] == "wrote heatmap.png"
+def test_a_terminal_says_at_once_what_is_done_until_the_figure_is_drawn():
+    _, shown = in_terminal("heatmap", "the train left")
+    words = b"starting", b"loading", b"drawing", b"wrote heatmap.png"
+    said = [shown.find(each) for each in words]
+    assert -1 < said[0] < said[1] < said[2] < said[3]

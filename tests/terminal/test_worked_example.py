@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from attnviz.app import run
+from tests.terminal.conftest import refused, succeeds
 
 SOUND = {
     "tokens": ["a", "b"],
@@ -18,11 +18,6 @@ SOUND = {
 }
 
 
-def succeeds(capsys, *arguments):
-    assert run(["example", *arguments]) == 0
-    return capsys.readouterr()
-
-
 def written(**changes):
     fields = {key: value for key, value in {**SOUND, **changes}.items() if value is not None}
     Path("own.json").write_text(json.dumps(fields), encoding="utf-8")
@@ -30,7 +25,7 @@ def written(**changes):
 
 @pytest.mark.parametrize("name", ["cat", "likes", "phones"])
 def test_it_prints_only_and_its_tables_fit_eighty_columns(capsys, name):
-    said = succeeds(capsys, name)
+    said = succeeds(capsys, "example", name)
     assert said.err == ""
     assert list(Path().iterdir()) == []
     rows = [line for line in said.out.splitlines() if re.search(r"  +[≠↳≈]?[0-9.]+ ", line)]
@@ -39,7 +34,9 @@ def test_it_prints_only_and_its_tables_fit_eighty_columns(capsys, name):
 
 
 def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
-    lines = [" ".join(line.split()) for line in succeeds(capsys, "phones").out.splitlines()]
+    lines = [
+        " ".join(line.split()) for line in succeeds(capsys, "example", "phones").out.splitlines()
+    ]
     at = lines.index("love printed ↳1.86 ↳2.11 ↳1.47 ≠1.96")
     assert lines[at + 1] == "from the inputs 1.870 2.220 1.920 1.750"
     assert lines[at + 2] == "from printed Q and K 1.860 2.110 1.470 1.630"
@@ -59,29 +56,11 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
 
 def test_a_custom_file(capsys):
     written(title="mine", printed={"Q": [[4.0, 5.0], [10.0, 12.0]]})
-    out = succeeds(capsys, "--file", "own.json").out
+    out = succeeds(capsys, "example", "--file", "own.json").out
     assert out.startswith("mine\n")
     lines = [" ".join(line.split()) for line in out.splitlines()]
     at = lines.index("b printed 10.0 ≠12.0")
     assert lines[at + 1] == "from the inputs 10.00 11.00"
-
-
-def test_json_is_the_only_output(capsys):
-    said = succeeds(capsys, "phones", "--json", "-o", "x.json")
-    assert json.loads(said.out)["slips"] == ["K", "V", "scores"]
-    assert said.out == Path("x.json").read_text()
-    assert said.err == "wrote x.json\n"
-
-
-def fails(capsys, *arguments):
-    before = sorted(Path().rglob("*"))
-    assert run(["example", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert sorted(Path().rglob("*")) == before
-    assert out == ""
-    assert err.startswith("attnviz: ")
-    assert err.count("\n") == 1
-    return err
 
 
 @pytest.mark.parametrize(
@@ -98,16 +77,16 @@ def fails(capsys, *arguments):
     ],
 )
 def test_unreadable_input_is_one_line(capsys, arguments, said):
-    assert said in fails(capsys, *arguments)
+    assert said in refused(capsys, "example", *arguments)
 
 
 NUMBERS = "X must have rows of equal length, at most 32 × 32 numbers up to 1,000,000,000"
 TEXTS = {
     "not JSON": ('{"X": [[1, 2]\n "W_q": 1}', "line 2 column 2"),
     "a list": ("[1]", "is not a JSON object"),
+    "deep": ('{"X": ' + "[" * 100_000 + "]" * 100_000 + "}", "maximum recursion depth exceeded"),
     "NaN": ('{"X": [[NaN]]}', NUMBERS),
     "too large": ('{"X": [[1e400]]}', NUMBERS),
-    "deep": ('{"X": ' + "[" * 100_000 + "]" * 100_000 + "}", "maximum recursion depth exceeded"),
     "huge": ('{"title": "' + "x" * 1_000_001 + '"}', "more than 1,000,000 bytes"),
 }
 
@@ -115,18 +94,18 @@ TEXTS = {
 @pytest.mark.parametrize(("text", "said"), TEXTS.values(), ids=TEXTS)
 def test_a_file_that_is_not_an_example(capsys, text, said):
     Path("own.json").write_text(text)
-    assert said in fails(capsys, "--file", "own.json")
+    assert said in refused(capsys, "example", "--file", "own.json")
 
 
 def test_a_file_that_is_not_text(capsys):
     Path("own.json").write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in fails(capsys, "--file", "own.json")
+    assert "UTF-8" in refused(capsys, "example", "--file", "own.json")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_read_permission(capsys):
     Path("own.json").touch(mode=0)
-    assert "Permission denied" in fails(capsys, "--file", "own.json")
+    assert "Permission denied" in refused(capsys, "example", "--file", "own.json")
 
 
 ONE = [[1]]
@@ -157,7 +136,7 @@ WRONG = {
 @pytest.mark.parametrize(("changes", "said"), WRONG.values(), ids=WRONG)
 def test_fields_that_do_not_fit(capsys, changes, said):
     written(**changes)
-    assert said in fails(capsys, "--file", "own.json")
+    assert said in refused(capsys, "example", "--file", "own.json")
 
 
 LATER = {
@@ -174,11 +153,11 @@ LATER = {
 @pytest.mark.parametrize(("fields", "said"), LATER.values(), ids=LATER)
 def test_a_later_start_that_does_not_fit(capsys, fields, said):
     Path("own.json").write_text(json.dumps(fields))
-    assert said in fails(capsys, "--file", "own.json")
+    assert said in refused(capsys, "example", "--file", "own.json")
 
 
 def test_input_cannot_send_terminal_control_codes(capsys):
     written(title="a\x1b[2Jb", tokens=["\x1b[31m", "\u202eb"], notes={"Q": "\x1b]0;x\x07"})
-    out = succeeds(capsys, "--file", "own.json").out
+    out = succeeds(capsys, "example", "--file", "own.json").out
     assert "\x1b" not in out
     assert "\u202e" not in out
