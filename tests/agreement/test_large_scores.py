@@ -32,14 +32,11 @@ def large():
     )
 
 
-def reference(record, change):
-    """What a model with other scores would compute."""
-    scores = change(record.scores(dtype=torch.float64))
-    return Reference(weights=scores.softmax(-1), scores=scores, head_output=None, output=None)
-
-
 def verdict(record, change):
-    return agreement.verify([record], [reference(record, change)], versions={}, weights_sha256="")
+    """Compare with what a model with other scores would compute."""
+    scores = change(record.scores(dtype=torch.float64))
+    reference = Reference(scores.softmax(-1), scores=scores)
+    return agreement.verify([record], [reference], versions={}, weights_sha256="")
 
 
 def test_a_score_may_be_off_by_units_in_its_last_place(large):

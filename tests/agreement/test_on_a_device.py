@@ -9,7 +9,6 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 import torch
 from families import TEXTS, tiny
-from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 import attnviz
@@ -101,22 +100,6 @@ def stop_at_the_copy(monkeypatch):
     return stop
 
 
-@pytest.mark.parametrize(
-    "wait",
-    [
-        lambda x: float(x[0]),
-        lambda x: bool(x.any()),
-        lambda x: x[x > 0],
-        lambda x: x.nonzero(),
-        lambda x: x.tolist(),
-        lambda x: x + torch.ones(3),
-    ],
-)
-def test_the_stand_in_refuses_to_wait(wait):
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        wait(torch.ones(3, device="meta"))
-
-
 def test_stages_are_measured_without_a_wait(whole, stop_at_the_copy):
     ((records, references), _), *_ = whole["verify"]
     stop_at_the_copy()
@@ -150,27 +133,6 @@ def test_a_summary_is_on_the_device_of_its_maps():
     summary = buffers.summary(torch.zeros(6, dtype=torch.bool))
     tensors = [value for value in vars(summary).values() if isinstance(value, torch.Tensor)]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
-
-
-# --- the default device of the user
-
-
-def test_verdicts_do_not_depend_on_the_default_device(whole, reduced):
-    calls = [("verify", *whole["verify"][0])]
-    calls += [(name, *call) for name in FUNCTIONS[1:] for call in reduced[name]]
-    for name, args, keywords in calls:
-        function = getattr(agreement, name)
-        wanted = function(*args, **keywords)
-        with torch.device("meta"):
-            assert function(*args, **keywords) == wanted
-
-
-def test_weights_do_not_depend_on_the_default_device(loaded):
-    record = attnviz.attend(TEXTS[0], model=loaded).records[1]
-    with torch.device("meta"):
-        weights, row = record.weights(), record.weights(1, slice(2, 4))
-    assert torch.equal(weights, record.weights())
-    assert_close(row, weights[1, 2:4])
 
 
 # --- all heads together

@@ -126,13 +126,6 @@ def test_one_over_root_d_k_keeps_the_variance_of_the_scores_at_one():
     assert scaled_scores(Q, K).var().item() == pytest.approx(1, rel=0.05)
 
 
-def test_a_batch_equals_every_sequence_alone():
-    Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5, seed=1), random(2, 3, 6, 7, seed=2)
-    close(attention(Q, K, V)[1, 2], attention(Q[1, 2], K[1, 2], V[1, 2]))
-    W, U, v = random(3, 5), random(3, 7), random(3)
-    close(additive_scores(Q, V, W, U, v)[1, 2], additive_scores(Q[1, 2], V[1, 2], W, U, v))
-
-
 # -------------------------------------------------------------------------------- masks
 
 
@@ -152,11 +145,6 @@ def test_padding_mask_hides_padded_keys_from_every_query():
     weights = attention_weights(random(2, 4, 5), random(2, 3, 5, seed=1), mask=mask)
     assert (weights[0, :, 2] == 0).all()
     assert (weights[1] > 0).all()
-
-
-def test_masks_add_up():
-    mask = causal_mask(3, 3) + padding_mask(tensor([False, True, True]))
-    assert mask.tolist() == [[-INF, -INF, -INF], [-INF, 0, -INF], [-INF, 0, 0]]
 
 
 def test_a_hidden_key_equals_an_absent_key():
@@ -213,38 +201,6 @@ def test_split_heads_gives_each_head_its_slice_of_features():
     for head in range(4):
         assert torch.equal(split_heads(X, 4)[:, head], X[..., 2 * head : 2 * head + 2])
     assert torch.equal(merge_heads(split_heads(X, 4)), X)
-
-
-def test_query_head_reads_the_key_head_of_its_group():
-    K = random(2, 3, 4, 5)
-    repeated = repeat_heads(K, 6)
-    for head in range(6):
-        assert torch.equal(repeated[:, head], K[:, head // 2])
-
-
-def test_multi_head_attention_head_by_head():
-    X = random(5, 6)
-    W_q, W_k, W_v, W_o = random(4, 6, 6, seed=1)
-    b_q, b_k, b_v, b_o = random(4, 6, seed=2)
-    mask = causal_mask(5, 5)
-    slices = [slice(0, 3), slice(3, 6)]
-    heads = [
-        attention(X @ W_q[:, s] + b_q[s], X @ W_k[:, s] + b_k[s], X @ W_v[:, s] + b_v[s], mask=mask)
-        for s in slices
-    ]
-    output = multi_head_attention(
-        X, W_q, W_k, W_v, W_o, heads=2, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o, mask=mask
-    )
-    close(output, torch.cat(heads, -1) @ W_o + b_o)
-
-
-def test_cross_attention_takes_keys_and_values_from_the_context():
-    X, other = random(2, 3, 4), random(2, 5, 6)
-    W_q, W_k, W_v, W_o = random(4, 8), random(6, 8), random(6, 8, seed=1), random(8, 4)
-    mask = padding_mask(tensor([[True] * 5, [True] * 3 + [False] * 2]))
-    output = multi_head_attention(X, W_q, W_k, W_v, W_o, heads=2, mask=mask, context=other)
-    alone = multi_head_attention(X[1], W_q, W_k, W_v, W_o, heads=2, context=other[1, :3])
-    close(output[1], alone)
 
 
 # ------------------------------------------------------------------------- dtypes and errors

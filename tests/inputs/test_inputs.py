@@ -23,7 +23,7 @@ from torch.testing import assert_close
 from transformers import Wav2Vec2FeatureExtractor
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 from attnviz.inputs.audio import Sound, read_sound, resample, waveform
 from attnviz.inputs.batch import encode, parse_inputs
 
@@ -152,16 +152,13 @@ def test_placeholders_in_a_text_are_the_patches_that_fill_them(tokenizer):
     assert result.agreement.verdict == "verified"
 
 
-def test_a_missing_placeholder_is_prepended(tokenizer):
-    result = seeing("llava", tokenizer).attend("a red circle", image=picture())
-    axis = result.stack("decoder").record(0).query_axis
+def test_a_missing_placeholder_is_prepended_and_a_text_needs_none(tokenizer):
+    model = seeing("llava", tokenizer)
+    axis = model.attend("a red circle", image=picture()).stack("decoder").record(0).query_axis
     assert axis.labels[1] == "r0 c0"
     assert axis.labels[-4:] == ("a", "red", "circle", "[SEP]")
-
-
-def test_a_model_with_placeholders_accepts_text_alone(tokenizer):
-    result = seeing("llava", tokenizer).attend("a red circle")
-    assert (result.stacks, result.image) == (("decoder",), None)
+    alone = model.attend("a red circle")
+    assert (alone.stacks, alone.image) == (("decoder",), None)
 
 
 @pytest.mark.parametrize("family", ["whisper", "wav2vec2"])
@@ -181,27 +178,19 @@ def test_frames_match_the_samples_that_affect_them(family, tokenizer):
     assert one.query_axis.labels[50 if family == "whisper" else 48] in ("[silence]", "0.96 s")
 
 
-def test_padding_silence_is_special(tokenizer):
+def test_padding_of_a_sound_is_special_and_not_drawn_and_its_weight_said(tokenizer):
     result = seeing("whisper", tokenizer).attend(
         audio=chirp(0.5), sampling_rate=RATE, target="a tone"
     )
-    axis = result.stack("cross").record(0).key_axis
-    assert len(axis) == 100  # 20 ms each; this processor pads all audio to 2 s
+    cross, encoder = result.stack("cross"), result.stack("encoder")
+    axis, weights = cross.record(0).key_axis, cross.weights()
+    assert len(axis) == weights.shape[-1] == 100  # 20 ms each; all audio is padded to 2 s
     assert sum(axis.special) == 75
     assert not any(axis.padding)  # the model does attend to them
     drawn = attnviz.attention_map(result, layer=0, head=0, special="remove")
     assert len(drawn.columns) == 25
     assert "[silence]" in drawn.notes[-1]
     assert drawn.sides[1].seconds[-1] == pytest.approx(0.48)
-
-
-def test_padding_of_a_sound_is_not_drawn_and_its_weight_said(tokenizer):
-    result = seeing("whisper", tokenizer).attend(
-        audio=chirp(0.5), sampling_rate=RATE, target="a tone"
-    )
-    cross, encoder = result.stack("cross"), result.stack("encoder")
-    weights = cross.weights()
-    assert weights.shape[-1] == 100  # whole
     drawn = attnviz.attention_map(cross, layer=0, head=1)
     assert torch.equal(drawn.weights, weights[0, 1, :, :25])  # as they are
     assert not any(drawn.special_columns)
@@ -381,11 +370,6 @@ def test_a_text_model_needs_no_processor_and_ignores_one(tokenizer):
 
 
 # --- special tokens that are typed in a text
-
-
-@pytest.fixture(scope="module")
-def small(tokenizer):
-    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
 def test_typed_special_tokens_are_parsed_or_split_with_a_note(small, tokenizer):

@@ -8,7 +8,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 
 TEXT = "the train left the unbelievable station, on time"
 TEMPLATE = (
@@ -31,11 +31,6 @@ GIVEN = {
     "a row": lambda t: torch.tensor([t(TEXT)["input_ids"]]),
     "an array": lambda t: np.array(t(TEXT)["input_ids"]),
 }
-
-
-@pytest.fixture(scope="module")
-def small(tokenizer):
-    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import TEXTS, tiny
+from golden.saved_results import BANK
 from media import RATE, chirp, picture, seeing
 from reports import forget_day
 from robustness.catalogue.places import NUL
@@ -19,18 +20,19 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import attnviz
-from attnviz import load_result, save_result
-from attnviz.analyses.maps.compute import attention_map, choose_head, head_maps
-from attnviz.analyses.maps.result import AttentionMap
-from attnviz.analyses.steps.compute import steps as take_steps
-from attnviz.errors import InputError
+from attnviz import (
+    AgreementReport,
+    AttentionMap,
+    InputError,
+    attention_map,
+    head_maps,
+    load_result,
+    save_result,
+)
+from attnviz.analyses.maps.compute import choose_head
 from attnviz.io.export import to_data
-from attnviz.results import AgreementReport, Factor, Provenance
+from attnviz.results import Factor, Provenance
 
-BANK = {
-    "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
-    "money": ["The bank lent money.", "She owns a bank.", "His loan came from a bank in Bern."],
-}
 LONG = "the train left the station on time and nobody noticed that it was early. " * 4
 BLANK = b'"sha256":"' + b"0" * 64
 
@@ -145,7 +147,7 @@ def test_its_figures_are_the_same(result, tmp_path):
     for make in (
         lambda given: attention_map(given, layer=layer, head=heads),
         head_maps,
-        None if result.streamed else take_steps,
+        None if result.streamed else attnviz.steps,
     ):
         if make is not None:
             drawn = make(result)
@@ -155,15 +157,12 @@ def test_its_figures_are_the_same(result, tmp_path):
     assert again.agreement.summary() == result.agreement.summary()
 
 
+# property/test_any_result.py has float32 and float64 with any bits and in any order of memory.
 ODD = [
-    torch.tensor([[math.nan, -math.inf], [-0.0, 5e-324]], dtype=torch.float64),
-    torch.tensor([0x7FC00001, -1, 1], dtype=torch.int32).view(torch.float32),
     torch.tensor([0x7FC1, -1, 0x0001], dtype=torch.int16).view(torch.bfloat16),
     torch.tensor([0x7E01, -1, 0x0001], dtype=torch.int16).view(torch.float16),
     torch.tensor([True, False]),
     torch.tensor([-(2**63), 2**63 - 1]),
-    torch.arange(24, dtype=torch.uint8).reshape(2, 3, 4).permute(2, 0, 1),
-    torch.arange(24.0).reshape(4, 6)[::2, 1::3],
     torch.ones(1, 1, 3).expand(2, 4, 3),
     torch.tensor(1.5),
     torch.empty(0, 3),
@@ -177,15 +176,12 @@ def test_every_kind_of_tensor(tensor, tmp_path):
     assert_same(Factor(tensor.detach()), on_disk(Factor(tensor), tmp_path))
 
 
-@pytest.mark.parametrize("number", [math.inf, -math.inf, -0.0, 5e-324, 0.1, 1 / 3, 2**70, 3])
+NAN = struct.unpack(">d", 0x7FF0DEAD0000BEEF.to_bytes(8))[0]
+
+
+@pytest.mark.parametrize("number", [NAN, math.inf, -math.inf, -0.0, 5e-324, 1 / 3, 2**70, 3])
 def test_every_kind_of_number(number, tmp_path):
     assert_same(Factor(number), on_disk(Factor(number), tmp_path))
-
-
-@pytest.mark.parametrize("of", [0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0DEAD0000BEEF])
-def test_nan_keeps_its_bits(of, tmp_path):
-    (number,) = struct.unpack(">d", of.to_bytes(8))
-    assert bits(on_disk(Factor(number), tmp_path).factor) == of.to_bytes(8)
 
 
 def test_shared_tensors_are_stored_once(train, tmp_path):
@@ -334,22 +330,15 @@ CONTRADICTORY = {
 }
 
 
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Also write results that break the rules, as a foreign program could."""
-    with monkeypatch.context() as patched:
-        patched.setattr("attnviz.results.base.Savable.check", lambda *_, **__: None)
-        yield patched
-
-
 @pytest.mark.parametrize("name", [*UNSOUND, *CONTRADICTORY])
-def test_a_valid_file_with_an_invalid_result_is_refused(name, train, tmp_path, unchecked):
-    if name in UNSOUND:
-        unsound = replace(train, records=(UNSOUND[name](train.records[0]), *train.records[1:2]))
-    else:
-        unsound = CONTRADICTORY[name](train)
-    save_result(unsound, tmp_path / "x.safetensors")
-    unchecked.undo()
+def test_a_valid_file_with_an_invalid_result_is_refused(name, train, tmp_path, monkeypatch):
+    with monkeypatch.context() as unchecked:  # as a foreign program could write it
+        unchecked.setattr("attnviz.results.base.Savable.check", lambda *_, **__: None)
+        if name in UNSOUND:
+            unsound = replace(train, records=(UNSOUND[name](train.records[0]), *train.records[1:2]))
+        else:
+            unsound = CONTRADICTORY[name](train)
+        save_result(unsound, tmp_path / "x.safetensors")
     assert "its content is not valid: " in (said := refusal(tmp_path / "x.safetensors"))
     assert " should have " in said
     with pytest.raises(InputError, match=r"The result is not valid: .* should have"):
@@ -460,9 +449,6 @@ def put(*path, value):
 MAP = (0, "AttentionMap")
 NOT_VALID = "its content is not valid"
 SIDES = [{"AxisGeometry": {"start": 0, "unheard": 1}}] * 2
-NESTED: list = []
-for _ in range(900):
-    NESTED = [NESTED]
 FORGED = {
     "an unknown type": (lambda tree: [{"os.system": {"command": "true"}}], "no type 'os.system'"),
     "a type in the wrong place": (
@@ -483,12 +469,8 @@ FORGED = {
         lambda tree: put(*MAP, "image", value=None)(tree)[:2],
         "the result has no tensor 'image'",
     ),
-    "wrong dimensions": (put(*MAP, "weights", value={"tensor": ["weights", 0]}), "RuntimeError"),
-    "a place that is not yet": (put(*MAP, "sides", value=[{"same": "sides.1"}] * 2), "KeyError"),
-    "an empty object": (put(*MAP, "layer", value={}), NOT_VALID),
     "a number alone": (lambda tree: [7, *tree[1:]], "it holds a int"),
     "no list": (lambda tree: tree[0], NOT_VALID),
-    "too deep": (put(*MAP, "rows", value=NESTED), NOT_VALID),
     "a name that breaks lines": (lambda tree: [{"a\n\x1b[2J": {}}], "no type 'a\\\\n\\\\x1b"),
 }
 

@@ -1,4 +1,4 @@
-"""Long tables: every number once, beside its labels."""
+"""Long tables: every number once, beside its labels. What cannot be written is refused."""
 
 import json
 
@@ -6,16 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from families import tiny
+from golden.saved_results import BANK
 
 import attnviz
-from attnviz.analyses.maps.compute import head_maps
+from attnviz import InputError
 from attnviz.app import run
-from attnviz.errors import InputError
-
-BANK = {
-    "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
-    "money": ["The bank lent money.", "She owns a bank.", "His loan came from a bank in Bern."],
-}
 
 
 def read(tmp_path, drawn):
@@ -73,7 +68,20 @@ def test_stages_and_worked_examples(tmp_path, train):
 def test_without_pyarrow_the_error_says_how_to_install_it(tmp_path, train, monkeypatch, capsys):
     monkeypatch.setattr("attnviz.errors.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'attnviz\[parquet\]'"):
-        attnviz.save_result(head_maps(train), tmp_path / "x.parquet")
+        attnviz.save_result(attnviz.head_maps(train), tmp_path / "x.parquet")
     assert run(["heatmap", "a text", "-o", str(tmp_path / "x.parquet")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_figures_and_data_are_not_interchangeable(tmp_path, train):
+    drawn = attnviz.attention_map(train, layer=2, head=3)
+    with pytest.raises(
+        InputError, match=r"'a\.png' must end in \.json, \.npz, \.safetensors, \.parquet: "
+    ):
+        attnviz.save_result(drawn, tmp_path / "a.png")
+    with pytest.raises(InputError, match=r"'a\.json' must end in \.png, \.svg, \.pdf: "):
+        attnviz.plot.save(attnviz.plot.heatmap(train).figure, tmp_path / "a.json")
+    with pytest.raises(InputError, match="No figure shows AttentionResult"):
+        attnviz.save_result(train, tmp_path / "a.json")
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 
 EVEN, SHARP = [[0.5, 0.5], [0.5, 0.5]], [[1.0, 0.0], [0.25, 0.75]]
 TOKENS = ["a", "b"]

@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from families import VOCABULARY, tiny
-from transformers import LlamaConfig, LlamaForTokenClassification
+from families import VOCABULARY, _llama, tiny
+from transformers import (
+    LlamaConfig,
+    LlamaForTokenClassification,
+    XLNetConfig,
+    XLNetLMHeadModel,
+)
 
 import attnviz
 from attnviz.pipeline import run as module_of_runs
@@ -83,28 +88,20 @@ def test_of_an_encoder_decoder_they_are_those_of_the_decoder(tokenizer):
     check(result.next_tokens, model, tokenizer, input_ids=ids, attention_mask=mask, labels=labels)
 
 
-@pytest.mark.parametrize("family", ["bert", "mistral"])
-def test_a_model_that_predicts_no_next_token_has_none(family, tokenizer):
-    result = attnviz.attend(TEXT, model=attnviz.load(tiny(family), tokenizer=tokenizer))
-    assert result.next_tokens is None
+WITHOUT = {
+    "no head": lambda: tiny("mistral"),
+    "masked tokens": lambda: tiny("bert"),
+    "classes of tokens": lambda: LlamaForTokenClassification(LlamaConfig(**_llama)).eval(),
+    "both sides": lambda: XLNetLMHeadModel(
+        XLNetConfig(vocab_size=VOCABULARY, d_model=48, n_layer=2, n_head=4, d_inner=64)
+    ).eval(),
+}
 
 
-def test_logits_of_classes_are_no_tokens(tokenizer):
-    config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64,
-    )  # fmt: skip
-    model = attnviz.load(LlamaForTokenClassification(config).eval(), tokenizer=tokenizer)
-    assert attnviz.attend(TEXT, model=model).next_tokens is None
-
-
-def test_a_language_head_over_both_sides_predicts_no_next_token(tokenizer):
-    from transformers import XLNetConfig, XLNetLMHeadModel
-
-    config = XLNetConfig(vocab_size=VOCABULARY, d_model=48, n_layer=2, n_head=4, d_inner=64)
-    model = attnviz.load(XLNetLMHeadModel(config).eval(), tokenizer=tokenizer)
-    assert model.module.can_generate()
-    assert attnviz.attend(TEXT, model=model).next_tokens is None
+@pytest.mark.parametrize("name", WITHOUT)
+def test_a_model_that_predicts_no_next_token_has_none(name, tokenizer):
+    model = attnviz.load(WITHOUT[name](), tokenizer=tokenizer)
+    assert model.attend(TEXT).next_tokens is None
 
 
 def test_a_streamed_text_has_none(tokenizer):

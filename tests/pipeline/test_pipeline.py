@@ -9,9 +9,8 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz import runtime
+from attnviz import InputError, ModelError, runtime
 from attnviz.capture.tracing.arrange import Attention
-from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import max_tokens
 
 

@@ -5,8 +5,7 @@ import torch
 from torch import tensor
 
 import attnviz
-from attnviz.analyses.maps.compute import attention_map, head_maps
-from attnviz.errors import InputError
+from attnviz import InputError, attention_map, head_maps
 from attnviz.results import Axis
 from attnviz.results.axis import (
     find_words,
@@ -27,10 +26,6 @@ PIECES = make_axis(
 )
 
 
-def words_of(text):
-    return [text[start:end] for start, end in find_words(text)]
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -48,7 +43,7 @@ def words_of(text):
     ],
 )
 def test_words_are_what_a_reader_calls_words(text, words):
-    assert words_of(text) == words
+    assert [text[start:end] for start, end in find_words(text)] == words
 
 
 def test_pieces_belong_to_the_word_they_overlap_and_special_tokens_do_not():
@@ -107,14 +102,6 @@ def test_merging_sums_columns_and_averages_rows_as_clark_et_al_2019():
         ]
     )
     torch.testing.assert_close(merged, expected)
-
-
-def test_merging_a_stack_of_heads_merges_each_head():
-    heads = torch.rand(3, 5, 5)
-    side = token_groups(PIECES)
-    together = merge(heads, side, side)
-    assert together.shape == (3, 4, 4)
-    torch.testing.assert_close(together[1], merge(heads[1], side, side))
 
 
 @pytest.fixture(scope="module")
@@ -204,12 +191,6 @@ def test_a_word_that_occurs_twice_must_be_numbered():
         locate("the", side)
     with pytest.raises(InputError, match="the#3 is out of range: 'the' occurs 2 times"):
         locate("the#3", side)
-
-
-def test_a_number_sign_that_numbers_nothing_is_part_of_the_word():
-    assert locate("#", side_of("C", "#")) == 1
-    assert locate("##ing", side_of("play", "##ing")) == 1
-    assert locate("c#x", side_of("c#x")) == 0
 
 
 def test_a_missing_word_is_refused_with_suggestions():

@@ -12,7 +12,7 @@ from reports import forget_day
 from rich.console import Console
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 from attnviz.io.export import to_data
 from attnviz.results.base import Result, as_html, doc, documented, stored
 from attnviz.runtime import text_as_html

@@ -11,7 +11,7 @@ from golden.saved_results import SAVED
 from media import picture, seeing
 
 import attnviz
-from attnviz.errors import InputError
+from attnviz import InputError
 
 TEXT = "the train left the station on time"
 MAIN = {
@@ -24,11 +24,6 @@ MAIN = {
 def padded(model):
     """The shorter of two texts of one batch, which is padded."""
     return attnviz.attend(["the train left the station on time", "it playacts"], model=model)[1]
-
-
-@pytest.fixture(scope="module")
-def long(model):
-    return attnviz.attend("the train left the station on time", model=model, mode="streamed")
 
 
 def test_the_weights_of_all_layers(train):
@@ -141,7 +136,8 @@ def test_layers_that_differ_need_a_choice(tokenizer):
     assert len(swin.to_frame(layer=0)) == swin.weights(0).numel()
 
 
-def test_a_streamed_text_has_no_whole_maps(long):
+def test_a_streamed_text_has_no_whole_maps(model):
+    long = model.attend(TEXT, mode="streamed")
     for numbers in (long.weights, long.to_frame, long.to_xarray):
         with pytest.raises(InputError, match='ask for whole maps: attend\\(text, mode="full"'):
             numbers()

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnviz.results import MaskRule, attention_record
-from attnviz.streaming import ScoreSpec, attend, cpu, gpu, reference
+from attnviz.streaming import ScoreSpec, attend, gpu, reference
 from attnviz.streaming.reference import MapBuffers
 
 NEAR = {"atol": 1e-5, "rtol": 1e-5}
@@ -193,30 +193,6 @@ def test_nothing_waits_for_a_gpu_or_mixes_devices(rule):
         summary = buffers.summary(spec.visible.empty(N, N, Q.device))
         tensors = [term for term in vars(summary).values() if isinstance(term, torch.Tensor)]
         assert all(tensor.is_meta for tensor in tensors)
-
-
-@pytest.mark.parametrize("engine", ["reference", "compiled loops"])
-@pytest.mark.parametrize("rule", ["causal", "holes"])
-def test_the_default_device_changes_nothing(rule, engine, monkeypatch):
-    """The meta device as the default: a tensor without a device of its own has no numbers."""
-    monkeypatch.setattr(cpu, "LEAST", 0 if engine == "compiled loops" else 2**62)
-    spec, V = drawn(rule=rule)
-    mask = torch.ones(N, N, dtype=torch.bool).tril()
-    lse = torch.zeros(4, N)
-
-    def numbers():
-        near = torch.zeros(4, 3, N, device="cpu")
-        gpu._fill_near(spec, lse, near)
-        yield from (near, reference.attend(spec, V, lse))
-        output, summary = attend(spec, V, cells=7, top=3, marked=HOLES)
-        yield output
-        yield from (term for term in vars(summary).values() if isinstance(term, torch.Tensor))
-        assert MaskRule.of(mask).after == 0
-
-    alone = list(numbers())
-    with torch.device("meta"):
-        same = list(numbers())
-    assert all(map(torch.equal, alone, same))
 
 
 def test_stored_summaries_leave_the_gpu(simulated_gpu):

@@ -58,12 +58,10 @@ def test_one_key_with_an_extreme_score(level, engine):
     bias = torch.zeros(1, 30, 30)
     bias[..., 4] = level
     found = expect_right(drawn(bias=bias, visible=MaskRule(after=0)))
-    S = scores_of(drawn(bias=bias)).masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
+    one = drawn(bias=bias)
+    S = one.query.double() @ one.key.double().mT * one.scale + one.bias
+    S = S.masked_fill(torch.ones(30, 30).triu(1).bool(), -torch.inf)
     assert_close(found.lse.double(), S.logsumexp(-1), atol=1e-4, rtol=1e-5)
-
-
-def scores_of(scoring):
-    return scoring.query.double() @ scoring.key.double().mT * scoring.scale + scoring.bias
 
 
 @pytest.mark.parametrize("sink", [150.0, -30.0, -800.0])
