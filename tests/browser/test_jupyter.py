@@ -77,15 +77,6 @@ def _address(server, folder):
     )
 
 
-@pytest.fixture(scope="module")
-def notebook(folder):
-    """A notebook with cells that show the view and the widget, not yet run."""
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
-    nbformat.write(book, folder / "view.ipynb")
-    return folder / "view.ipynb"
-
-
 def expect_view(frame):
     """Expect what a reader sees first: maps, the verdict, and a tooltip under the pointer."""
     expect(frame.locator(".stage[aria-busy=false]")).to_be_visible(timeout=120_000)
@@ -101,8 +92,12 @@ def expect_view(frame):
 
 @pytest.mark.slow
 def test_jupyterlab_shows_the_view_and_the_widget_and_nbconvert_keeps_the_view(
-    open_page, lab, notebook
+    open_page, lab, folder
 ):
+    notebook = folder / "view.ipynb"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
+    book.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(book, notebook)
     page = open_page(f"{lab}lab/tree/{notebook.name}?token={TOKEN}", height=2600)
     # JupyterLab discards the request to run a cell while it has no kernel yet.
     expect(page.get_by_text("Python 3 (ipykernel) | Idle")).to_be_visible(timeout=120_000)

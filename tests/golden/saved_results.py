@@ -67,10 +67,6 @@ def shorten_checks(result):
     return replace(result, **changed)
 
 
-def encoder_decoder():
-    return attend("t5", text="the train left", target="le train")
-
-
 def streamed():
     return attnviz.attend(
         TEXT + " on time", model=model("mistral"), mode="streamed", cells=4, top=2, exact=1
@@ -83,7 +79,9 @@ MAKERS = {
     "result-gated": lambda: select_records(attend("afmoe"), 1),
     "result-latent": lambda: select_records(attend("deepseek-v3"), 0),
     "result-factors": lambda: select_records(attend("bitnet"), 0),
-    "result-cross": lambda: select_records(encoder_decoder().stack("cross"), 0),
+    "result-cross": lambda: select_records(
+        attend("t5", text="the train left", target="le train").stack("cross"), 0
+    ),
     "result-image": lambda: select_records(attend_media("vit"), 1),
     "result-audio": lambda: select_records(attend_media("wav2vec2"), 0),
     "result-streamed": streamed,

@@ -270,10 +270,6 @@ def saved(name):
     return attnviz.load_result(SAVED / f"{name}.safetensors")
 
 
-def senses_of_bank(model):
-    return attnviz.senses("bank", model=model)
-
-
 def shift_of_bank(model, text="We sat on the bank of the river."):
     toward = {
         "water": "The boat drifted past the bank of the lake.",
@@ -313,7 +309,7 @@ FIGURES = {
     "steps-latent": lambda: attnviz.plot.steps(saved("result-latent"), layer=0, head=1),
     "vector": lambda train: attnviz.plot.attention_vector(train, layer=5, head=3, word="train"),
     "vector-of-saved": lambda: attnviz.plot.attention_vector(saved("steps"), width=89),
-    "senses": lambda model: attnviz.plot.senses(senses_of_bank(model)),
+    "senses": lambda model: attnviz.plot.senses(attnviz.senses("bank", model=model)),
     "senses-of-saved": lambda: attnviz.plot.senses(saved("senses"), width=89),
     "shift": lambda model: attnviz.plot.shift(shift_of_bank(model)),
     "shift-column": lambda model: attnviz.plot.shift(shift_of_bank(model), width=89),

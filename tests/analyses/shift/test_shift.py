@@ -14,13 +14,13 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from readable_text import check_texts
 from rich.console import Console
-from scipy.stats import spearmanr
 from torch.testing import assert_close
 from transformers import CLIPTextConfig, CLIPTextModel
 
 import attnviz
 from attnviz import InputError
 from attnviz.analyses.shift import compute
+from attnviz.analyses.shift.result import spearman
 from attnviz.app import run
 from attnviz.attribution import deeplift
 from attnviz.attribution.decomposition import FrozenNonlinearities
@@ -60,11 +60,6 @@ def bank(shift):
 @pytest.fixture(scope="module")
 def verified(shift):
     return shift("bank", CASH, verify_causally=True)
-
-
-@pytest.fixture(scope="module")
-def sat(shift):
-    return shift("bank", SAT, toward=SIDES)
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +120,6 @@ def test_every_change_and_every_head(model, verified, bank):
     size = effects.std(1, correction=0, keepdim=True)
     assert_close(verified.consensus[at], (effects * size.mean() / size).mean(0))
     assert list(verified.rank_correlations) == [*verified.causal, "consensus"]
-    credit, masked = (one[at].numpy() for one in (verified.credit, verified.causal["mask"]))
-    rho = spearmanr(credit, masked).statistic
-    assert verified.rank_correlations["mask"] == pytest.approx(rho)
     assert verified.direct_effect.shape == verified.total_effect.shape == (6, 12)
     direct, total = verified.head_rank_correlations.values()
     assert direct > 0.95 > total > 0.6
@@ -150,6 +142,17 @@ def test_the_mask_as_reference(model, shift):
     assert result.reference == "the same text, where all other words are [MASK]"
     assert result.decomposition.error < 1e-5
     assert result.credit[[0, 2, 8]].abs().max() < 1e-5  # only masked words differ at the start
+
+
+def test_rank_correlation():
+    """By hand: 1 - 6 Σd² / n (n² - 1), with mean ranks for ties."""
+    a = torch.tensor([0.1, 0.4, 0.3, 0.9, 0.2])
+    assert spearman(a, torch.tensor([1.0, 4.0, 3.0, 2.0, 5.0])) == pytest.approx(
+        1 - 6 * (0 + 0 + 0 + 9 + 9) / 120
+    )
+    assert spearman(a[:3], torch.tensor([1.0, 2.0, 2.0])) == pytest.approx(0.75**0.5)
+    assert spearman(a[:2], a[:2]) is None
+    assert spearman(a, torch.zeros(5)) is None
 
 
 def test_a_neighbor_moves_apple_toward_its_sense(shift, apple):
@@ -243,10 +246,6 @@ def test_without_regions_the_place_is_along_the_shift_in_units_of_the_norm(model
 
 def texts_of(result, **options):
     return [text.get_text() for text, _ in check_texts(attnviz.plot.shift(result, **options))]
-
-
-def words_of(result, **options):
-    return " ".join(texts_of(result, **options))
 
 
 def test_the_headline_is_the_word_with_most_credit_that_masking_confirms(model, shift, shores):
@@ -422,7 +421,7 @@ def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
     told = " ".join(capture.get().split())
     assert all(sentence in told for sentence in (pair.headline, *pair.details))
     assert "The strongest layer is 5" in told
-    assert pair.headline in words_of(pair, width=89)
+    assert pair.headline in " ".join(texts_of(pair, width=89))
     assert {"cash", "with “mud”", "here", printed(cash)} <= set(texts_of(pair, width=89))
 
 
@@ -579,10 +578,11 @@ def number(text):
 
 
 @pytest.fixture(scope="module")
-def pictured(several, sat, shores, bank, mud, shift):
+def pictured(several, shores, bank, mud, shift):
     """Return results by name, with words that push back, and a gap that is enlarged."""
     back = {"water": ["We sat by the bank of a lake."], "money": ["The bank lends money."]}
     lent = shift("bank", "The bank by the river lent money to the boat company.", toward=back)
+    sat = shift("bank", SAT, toward=SIDES)
     return {**several, "sat": sat, "shores": shores, "bank": bank, "mud": mud, "back": lent}
 
 

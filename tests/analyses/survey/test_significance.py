@@ -28,12 +28,6 @@ def survey(texts, model):
     return attnviz.survey(texts[:1], model=model)
 
 
-@pytest.fixture(scope="module")
-def same(texts, model):
-    """Return a model compared with itself."""
-    return attnviz.compare(texts[:1], models=(model, model))
-
-
 def test_each_nonsignificant_head_is_faint(survey):
     made = replace(survey, p_even=drawn(0), p_shuffled=drawn(1))
     maps = panels(attnviz.plot.survey(made))
@@ -49,7 +43,8 @@ def test_each_nonsignificant_head_is_faint(survey):
         assert {(y, x) for y, x in faint.tolist()} == expected
 
 
-def test_significant_changes_have_a_color(same):
+def test_significant_changes_have_a_color(texts, model):
+    same = attnviz.compare(texts[:1], models=(model, model))
     change = torch.linspace(-1, 1, 72 * 11, dtype=torch.float64).reshape(72, 11)
     p_value = drawn(2)
     made = replace(same, p_value=p_value[None], change=change[None], apart=torch.rand(72))

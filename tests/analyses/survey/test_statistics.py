@@ -167,13 +167,9 @@ def test_statistics_of_frames_and_of_a_transcript_match_their_definition():
     assert all(math.isnan(decoder[name]) for name in ("order", "silence", "time distance"))
 
 
-def statistics_of(model):
-    return HeadStatistics(model.checkpoint, model.attend("one two").records)
-
-
 def measured(model, texts):
-    reads = TextCorpus(model, texts)
-    return statistics_of(model).measure(list(reads))
+    statistics = HeadStatistics(model.checkpoint, model.attend("one two").records)
+    return statistics.measure(list(TextCorpus(model, texts)))
 
 
 def test_uniform_weights_are_the_mean_over_key_shuffles(texts, model):
