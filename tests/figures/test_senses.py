@@ -112,6 +112,22 @@ def test_margins_are_differences_of_cosines_without_the_sentence_itself(model, r
         assert result.heights[state, n] == pytest.approx(cosines[0] - cosines[1], abs=1e-9)
 
 
+def test_the_scale_gives_the_margin_at_the_end_of_each_thread(results, figures):
+    result, threads = results["bank"], drawn(figures["bank"], "thread")
+    small = [text for text, _ in visible_texts(figures["bank"]) if text.get_fontsize() == 5]
+    marks = [text for text in small if text.get_text() != "margin"]
+    assert len(marks) < len(small)
+    heights, margins = zip(
+        *sorted((text.get_position()[1], float(text.get_text())) for text in marks), strict=True
+    )
+    ends = [end_of(threads[n]) for n in range(len(result.occurrences))]
+    zero = end_of(lines_of(figures["bank"], "decision")[0])
+    slope = margins[0] / (zero - heights[0])  # the second sense is mirrored
+    assert slope == pytest.approx(margins[-1] / (heights[-1] - zero), rel=1e-6)
+    found = slope * (zero - np.array(ends))
+    assert found == pytest.approx(result.heights[-1].numpy(), abs=1e-6)
+
+
 def test_the_second_sense_lies_below_the_decision(results, figures):
     result, threads = results["bank"], drawn(figures["bank"], "thread")
     (decision,) = lines_of(figures["bank"], "decision")

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from attnviz.analyses.senses.result import SensesResult
@@ -14,7 +15,7 @@ from attnviz.figures import figure
 from attnviz.figures.claims import is_right_to_left, quoted
 from attnviz.figures.layout import CaptionLength, Page, face, line_height, new_page, spread
 from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, WIDE, theme
-from attnviz.results.text import literal
+from attnviz.results.text import fraction, literal
 
 _COLORED = 4  # senses at most; more have the color of ink
 _SHALLOW = 12  # states at most, each of which has its number
@@ -62,7 +63,7 @@ def senses(
         if details:
             end = _draw_planes(page, result, top + 0.06)
         else:
-            end = threads.draw(top + (0.2 if result.claimed else 0.06))
+            end = threads.draw(top + (0.2 if result.claimed else 0.12 if threads.is_wide else 0.06))
         parts = _caption_parts(result, details=details)
         return page.finish(end + 0.1, parts, result.checked_agreement)
 
@@ -86,8 +87,8 @@ class _Threads:
         size = sum(len(self.told) > count for count in (24, 44))
         self.pitch = ((3.5, 2.9, 2.6) if self.is_wide else (2.9, 2.5, 2.5))[size] * MM
         self.points = (6.0, 6.0, 5.5)[size] if self.is_wide else 5.0  # of the sentences
-        share = (0.404 if self.last < _SHALLOW else 0.448) if self.is_wide else 0.371
-        self.left = page.left + (17 if self.is_wide else 12.5) * MM
+        share = (0.388 if self.last < _SHALLOW else 0.432) if self.is_wide else 0.371
+        self.left = page.left + (20 if self.is_wide else 12.5) * MM
         self.right = self.left + share * page.width if has_text else page.right - 3 * MM
         self.text = self.right + (8 if self.is_wide else 5) * MM
         self.states = np.linspace(self.left, self.right, self.last + 1)
@@ -120,6 +121,8 @@ class _Threads:
             lines = ["here" if claimed == self.last else "from here on"]
             above = top - 1.9 * MM - line_height(SMALL_SIZE)
             self.page.write(x, above, lines, color=color, weight="bold", align="center")
+        if self.is_wide:
+            self.write_scale(top - 1.8 * MM, "margin")
         for number, size in enumerate(sizes):
             self.draw_strip(ax, number, top, size)
             top += size + _BETWEEN
@@ -139,14 +142,17 @@ class _Threads:
         for edge, color in ((top, pale), (bottom, below)):
             ax.fill_between(panel, edge, zero, color=color, alpha=0.42, linewidth=0)
         ax.plot(panel, [zero, zero], c=theme().muted, lw=0.7, zorder=1, label="decision")
+        for tick in MaxNLocator(3).tick_values(low, high) if self.is_wide else ():
+            if top <= (y := zero - size * tick / (high - low)) <= bottom:
+                ax.plot([self.left - 0.5 * MM, self.left], [y, y], c=theme().muted, lw=0.5)
+                self.write_scale(y, fraction(abs(tick) if len(result.strips) == 1 else tick))
         self.name_sides(number, top, zero, bottom)
         self.draw_threads(ax, members, places)
-        if 2 < len(result.senses) <= _COLORED and len(self.wrong) <= 44:
-            state, which = np.nonzero(heights[:-1] < 0)
-            nearest = result.cosines[state, np.array(members)[which]].argmax(-1).tolist()
-            colors = [_color(result, "sides", sense) for sense in nearest]
-            ax.scatter(self.states[state], places[state, which], 4, colors, linewidth=0, zorder=5)
         self.write_sentences(ax, dict(zip(members, places[-1].tolist(), strict=True)), top, bottom)
+
+    def write_scale(self, middle: float, text: str) -> None:
+        look = partial(self.page.write, points=5.0, color=theme().muted, va="center_baseline")
+        look(self.left - MM, middle, [text], align="right")
 
     def draw_threads(self, ax: Axes, members: list[int], places: NDArray[np.float64]) -> None:
         """Draw a line for each occurrence, those that are wrong or hesitate above the others."""
@@ -165,7 +171,8 @@ class _Threads:
 
     def name_sides(self, number: int, top: float, zero: float, bottom: float) -> None:
         """Name what is above and below the line in the middle, left of the threads."""
-        result, edge, line = self.result, self.left - 1.2 * MM, line_height(SMALL_SIZE)
+        result, line = self.result, line_height(SMALL_SIZE)
+        edge = self.left - (6 if self.is_wide else 1.2) * MM
         mute = partial(self.page.write, edge, align="right", color=theme().muted)
         size = TEXT_SIZE if self.is_wide else SMALL_SIZE
 
@@ -325,7 +332,7 @@ def _caption_parts(result: SensesResult, *, details: bool) -> list[str]:
     shares = ", ".join(f"{sum(result.explained[n]):.0%}" for n in _shown_states(result))
     down = f" ({literal(result.senses[1])}: down, mirrored)" if len(result.senses) == 2 else ""
     threads = (
-        f"up{down}: cosine to the centroid of its own sense minus that of the nearest other, "
+        f"margin{down}: cosine to the centroid of its own sense minus that of the nearest other, "
         "both without its sentence; clipped without context",
         "attention to underlined words: mean of all heads, special tokens left out",
         "band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences",

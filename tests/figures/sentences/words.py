@@ -289,13 +289,14 @@ SENSES.words(
     "Attention to underlined words: mean of all heads, special tokens left out.",
     "Band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences.",
     "Hollow: nearer to another sense.",
+    "margin",
     "layer accuracy interval p shuffled silhouette macro",
 )
 
 
 @SENSES.sentence(
-    "Up[[ (<second:*>: down, mirrored)]]: cosine to the centroid of its own sense minus that of "
-    "the nearest other, both without its sentence; clipped without context."
+    "Margin[[ (<second:*>: down, mirrored)]]: cosine to the centroid of its own sense minus that "
+    "of the nearest other, both without its sentence; clipped without context."
 )
 def senses_up(facts, said):
     return {"second": facts.senses[1] if len(facts.senses) == 2 else None}
