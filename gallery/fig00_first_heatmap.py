@@ -1,4 +1,4 @@
-"""“station” looks back at “train” in the head that relates content words most
+"""In head {best.layer}.{best.head}, “station” looks back at “train” with {share:.0%} of its weight
 
 Rows are queries and columns are keys. The color is the attention weight, and every row sums to 1;
 special tokens are gray. On the right are all {heads} heads of the model. Head
@@ -13,5 +13,8 @@ result = attnviz.attend("the train left the station")
 best = attnviz.rank_heads(result).best
 heads = result.agreement.heads
 largest = result.agreement.largest_difference()
+
+drawn = attnviz.attention_map(result, layer=best.layer, head=best.head)
+share = drawn.weights[drawn.rows.index("station"), drawn.columns.index("train")].item()
 
 fig = attnviz.plot.heatmap(result).figure

@@ -1,4 +1,4 @@
-"""A lesson prints wrong keys and values, and every later stage inherits them
+"""A lesson prints {wrong} wrong numbers, and every later stage inherits the errors
 
 A lesson computes one head for “{sentence}”. Every stage is recomputed, once from the inputs and
 once from the stages that the lesson prints before it. A red frame marks a printed cell in which an
@@ -46,4 +46,14 @@ small_title, small_right, small_printed = (
     cat.count()["printed"],
 )
 
-fig = attnviz.plot.example(worked)
+wrong = sum(int((stage.states == "does not follow").sum()) for stage in worked.stages[:4])
+fig = attnviz.plot.example(worked, caption="none")
+title, subtitle, *_ = fig.texts
+title.set_text(__doc__.splitlines()[0].format(wrong=wrong))
+subtitle.set_text(f"A lesson on “{sentence}”: one of its two heads, as printed and as computed")
+*_, copied = (text for text in fig.texts if "inherit" in text.get_text())
+copied.set_text("copied from stage 7")
+source = "each stage is computed from what is given and, if something is printed before it, from"
+source += " the nearest printed stages"
+parts = worked.conclusion(), "own code in float64, no model", source
+fig = attnviz.plot.add_caption(fig, text=parts)

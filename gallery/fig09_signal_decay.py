@@ -1,4 +1,4 @@
-"""Over {far} steps, self-attention passes {times} × an LSTM's gradient
+"""Over {far} steps, attention passes at least {times} × an LSTM's gradient
 
 How strongly does the first token change the last state? The figure shows the gradient of one number
 of the last state with respect to the first input, before training (line: mean of {seeds} networks,
@@ -52,14 +52,14 @@ low, high = found[0].min(0)[-1], np.max(found[1:], (0, 1))[-1]
 exact, times = low / high, int(low / high // 10 * 10)
 
 with attnviz.plot.style():
-    fig, ax = plt.subplots(figsize=(4.72, 3), layout="constrained")
+    fig, ax = plt.subplots(figsize=(5.2, 3.1), layout="constrained")
     for name, each, x, y in zip(names, found, (40, 13, 18), (0.1, 3e-4, 2e-5), strict=True):
         ax.loglog(steps, each.mean(0), "o-")
         ax.fill_between(steps, each.min(0), each.max(0), alpha=0.2, linewidth=0)
         ax.text(x, y, name, color=ax.lines[-1].get_color())
-    bracket(ax, 150, low, high, f"at least\n{times} ×")
-    ax.set(xlabel="steps from first token to last", ylabel="gradient of last state by first token")
-    ax.set(ylim=(1e-6, 1), xticks=steps, xticklabels=steps)
+    bracket(ax, 150, low, high, f"at least {times} ×\nthe LSTM with\ngates opened")
+    ax.set_ylabel("part of a change of the first token\nthat reaches the last state")
+    ax.set(xlabel="steps from first token to last", ylim=(1e-6, 1), xticks=steps, xticklabels=steps)
     percents(ax)
-title = f"Over {far} steps, self-attention passes {times} × an LSTM's gradient"
+title = f"Over {far} steps, attention passes at least {times} × an LSTM's gradient"
 fig = attnviz.plot.add_caption(fig, title=title, text=f"{seeds} networks each; bands: their range")

@@ -10,6 +10,7 @@ others mix more widely.
 """
 
 import matplotlib.pyplot as plt
+import numpy as np
 from panels import CLAIM, FAINT
 
 import attnviz
@@ -28,14 +29,11 @@ def mean_weight(step):
 
 
 relations = [mean_weight(step) for step in (-1, 1, 0)]
-previous_head, next_head, self_head = (
-    int(weights_by_head.argmax()) for weights_by_head in relations
-)
-before, after, itself = (weights_by_head.max() for weights_by_head in relations)
-even = 1 / words
-specialized = sum(
-    max(weights_by_head[head] for weights_by_head in relations) > 1 / 2 for head in range(heads)
-)
+previous_head, next_head, self_head = (int(by_head.argmax()) for by_head in relations)
+before, after, itself = (by_head.max() for by_head in relations)
+even, least = 1 / words, 1 / words + 1 / 4  # what “looks” means in guides/heatmaps.md
+most = np.max(relations, 0)  # of each head
+specialized = (most > 1 / 2).sum()
 
 fig = attnviz.plot.heads(maps, caption="none")
 ax, *_ = fig.axes
@@ -43,16 +41,18 @@ numbers, names = ax.texts[::2], ax.texts[1::2]  # above each map: its head, and 
 kinds = [name.get_text().partition(" ")[0] for name in names]
 ahead, behind, own = map(kinds.count, ("next", "previous", "itself"))
 named = ahead + behind + own
-assert named == sum(map(bool, kinds))
+assert named == sum(map(bool, kinds)) == (most >= least).sum()
 frames = [(CLAIM, 1.4) if kind else (FAINT, 0.3) for kind in kinds]
 ax.collections[0].set(edgecolor=[color for color, _ in frames], lw=[width for _, width in frames])
 for number, name in zip(numbers, names, strict=True):
     if name.get_text():
         plt.setp((number, name), color=CLAIM)
-fig.texts[0].set_text(__doc__.splitlines()[0].format_map(globals()))
-parts = (
-    f"“{text}”, read by all-MiniLM-L6-v2",
-    f"the {heads} heads of layer {layer}",
-    f"in each tile the {words} queries run down and the keys across",
-)
-fig = attnviz.plot.add_caption(fig, text=(*parts, *maps.notes), agreement=maps.agreement)
+title = fig.texts[0]
+title.set_text(__doc__.splitlines()[0].format_map(globals()))
+x, y = title.get_position()
+key = f"Layer {layer}. Red: a mean weight of {least:.0%} or more (even weights: {even:.0%})"
+look = {"color": "0.36", "size": 7, "va": "top", "transform": title.get_transform()}
+fig.text(x, y + 0.2, key, **look)
+source = f"“{text}”, read by all-MiniLM-L6-v2"
+parts = source, f"in each tile the {words} queries run down and the keys across", *maps.notes
+fig = attnviz.plot.add_caption(fig, text=parts, agreement=maps.agreement)

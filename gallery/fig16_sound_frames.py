@@ -1,13 +1,14 @@
 """A head of Whisper reads each word where it is spoken
 
 A synthetic voice says “{said}” Whisper tiny.en writes the sentence; each row is the step that
-writes one word, and what it attends to among {frames} frames of the sound. Lines mark where each
-word begins, as the synthesizer reports it. In head {shown[0]}.{shown[1]} the largest weight lies
-within the word that is written for {hits} of {count} words. That word gets {inside:.0%} of the
-weight on the sound, and would get {even:.0%} of even weights. The silence after “{before}” is
-skipped. Not drawn is the silence up to {window:.0f} s, with which Whisper pads every sound; it gets
-{padding:.0%} of the weight. No onset was used to choose the head: of the {few} heads that agree on
-when words begin (guides/models.md), it has the sharpest weights.
+writes one word, and what it attends to among {frames} frames of the sound. Red frames last
+from where a word begins to where the next one does, as the synthesizer reports it. In head
+{shown[0]}.{shown[1]} the largest weight lies within the word that is written for {hits} of {count}
+words. That word gets {inside:.0%} of the weight on the sound, and would get {even:.0%} of even
+weights. The silence after “{before}” is skipped. Not drawn is the silence up to {window:.0f} s,
+with which Whisper pads every sound; it gets {padding:.0%} of the weight. No onset was used to
+choose the head: of the {few} heads that agree on when words begin (guides/models.md), it has the
+sharpest weights.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import soundfile
+from panels import bar_below, frame_words
 
 import attnviz
 from attnviz.results.axis import locate, token_groups
@@ -39,19 +41,18 @@ padding, count, frames = whole[:, ~is_sound].sum(1).mean(), *weights.shape
 middles, window, before = starts[is_sound] + starts[1] / 2, starts[-1] + starts[1], words[2]
 is_word = (middles > begins[:, None]) & (middles < ends[:, None])
 hits = is_word[range(count), weights.argmax(1)].sum()
-inside, even = (weights * is_word).sum(1).mean(), is_word.mean()
+by_word, even = (weights * is_word).sum(1), is_word.mean()
+inside = by_word.mean()
 
 with attnviz.plot.style():
-    grid = {"height_ratios": (1, 4), "sharex": True, "layout": "constrained"}
-    fig, (above, ax) = plt.subplots(2, 1, figsize=(4.72, 3.6), **grid)
+    grid = {"height_ratios": (1, 5), "sharex": True, "layout": "constrained"}
+    fig, (above, ax) = plt.subplots(2, 1, figsize=(4.72, 3.8), **grid)
     above.plot(np.arange(len(samples)) / rate, samples, lw=0.3, color="0.4")
-    ax.imshow(weights, extent=(0, seconds, count - 0.5, -0.5), aspect="auto", cmap="cmc.devon_r")
-    for row, (word, begin) in enumerate(zip(words, begins, strict=True)):
-        above.text(begin, 0.72, word)
-        above.vlines(begin, -0.5, 0.5, color="C3", lw=0.8)
-        ax.vlines(begin, row - 0.5, row + 0.5, color="C3", lw=0.8)
+    place = (0, seconds, count - 0.5, -0.5)
+    cells = ax.imshow(weights, "cmc.devon_r", extent=place, aspect="auto", vmin=0)
+    frame_words(above, ax, words, begins, ends, by_word)
+    bar_below((above, ax), cells, "of the weight of a row, in 20 ms of sound")
     ax.set(xlabel="time, s", ylabel="word written", yticks=range(count), yticklabels=words)
-    above.axis("off")
-note = "Green: where each word begins. Darker: more of the weight of the word on its left"
+note = "Red: where the word of a row is spoken, and how much of the weight of the row lies there"
 title = "A head of Whisper reads each word where it is spoken"
 fig = attnviz.plot.add_caption(fig, title=title, text=note, agreement=result.agreement)

@@ -31,9 +31,10 @@ def panels(title, beside, stacked, **look):
 
 
 def write(ax, *names, **look):
-    """Write names into axes, each at a place and in a color: (x, y, name, color)."""
+    """Write names into axes, each at a place and in a color: (x, y, name, color). Red is bold."""
     for x, y, name, color in names:
-        ax.text(x, y, name, color=color, **look)
+        bold = {"weight": "bold"} if color == CLAIM else {}
+        ax.text(x, y, name, color=color, **bold | look)
 
 
 def from_here(ax, at, height):
@@ -106,6 +107,24 @@ def maps_with_claim(figure, axes, maps, claimed, low, side, label):
     bar = {"ax": axes, "pad": 0.01, "aspect": 40}
     figure.colorbar(red, format="{x:.0%}", label=label, **bar)
     figure.colorbar(blue, **bar).ax.tick_params(which="both", right=False, labelright=False)
+
+
+def frame_words(above, ax, words, begins, ends, inside):
+    """Frame in red where words are spoken, and write how much of the weight of a row is there."""
+    look = {"align": "edge", "fc": "none", "ec": CLAIM, "clip_on": False}
+    above.bar(begins, 1.2, ends - begins, -0.6, **look)
+    ax.bar(begins, 1, ends - begins, np.arange(len(words)) - 0.5, **look)
+    for row, (word, begin, share) in enumerate(zip(words, begins, inside, strict=True)):
+        above.text(begin, 0.72, word)
+        write(ax, (ends[-1], row, f"  {share:.0%}", CLAIM), va="center")
+    above.axis("off")
+    write(above, (ends[-1], 0, "  in the\n  frame", CLAIM), va="center")
+
+
+def bar_below(axes, cells, label):
+    """Draw a color bar of shares below axes."""
+    look = {"location": "bottom", "aspect": 40, "pad": 0.02, "format": "{x:.0%}"}
+    axes[0].figure.colorbar(cells, ax=axes, label=label, **look)
 
 
 def arrow(ax, x, start, end, name):

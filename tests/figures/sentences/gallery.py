@@ -527,8 +527,9 @@ def scale_jacobian(model, said):
 
 
 @SCALE.sentence(
-    "(d) In <model:*> without its scale, entropy <verb:falls|rises> in <lower> of <all> heads, and "
-    "the median norm of the Jacobian falls by a factor of <factor>."
+    "(d) In <model:*> without its scale, entropy <verb:falls|rises> in <lower> of <all> heads, to "
+    "<left> of what it was or <how:less|more>, and the median norm of the Jacobian falls by a "
+    "factor of <factor>."
 )
 def scale_model(model, said):
     text = "the train left the station on time because somebody had wound the clock"
@@ -537,6 +538,7 @@ def scale_model(model, said):
     first, second = (entropies(weights).mean(1) for weights in (scaled, bare))
     return {
         "model": model.name, "verb": "falls", "lower": (second < first).sum(), "all": len(first),
+        "left": (second / first).max(), "how": "less",
         "factor": np.median(jacobians(scaled)) / np.median(jacobians(bare)),
     }  # fmt: skip
 
@@ -813,7 +815,7 @@ TITLES = Patterns()
 
 
 @TITLES.sentence(
-    "“<word:w>” looks <way:back|ahead> at “<other:w>” in the head that relates content words most"
+    "In head <head:h>, “<word:w>” looks <way:back|ahead> at “<other:w>” with <share> of its weight"
 )
 def title_of_first(model, said):
     run = read(model, "the train left the station")
@@ -821,7 +823,8 @@ def title_of_first(model, said):
     between = run.weights[layer, head, 1:-1, 1:-1]
     row, column = np.unravel_index(between.argmax(), between.shape)
     words = run.columns[1:-1]
-    return {"word": words[row], "way": "back" if column < row else "ahead", "other": words[column]}
+    one = {"head": f"{layer}.{head}", "word": words[row], "other": words[column]}
+    return one | {"way": "back" if column < row else "ahead", "share": between.max()}
 
 
 @TITLES.sentence(
@@ -859,13 +862,13 @@ def title_of_cards(model, said):
     return {}
 
 
-@TITLES.sentence("A lesson prints wrong keys and values, and every later stage inherits them")
+@TITLES.sentence("A lesson prints <wrong> wrong numbers, and every later stage inherits the errors")
 def title_of_lesson(model, said):
     stages = {stage.name: stage for stage in worked("phones").stages if stage.printed is not None}
     assert all(stages[name].begins for name in "KV")
     assert not stages.pop("Q").begins
     assert all(stage.inherits for name, stage in stages.items() if name not in "KV")
-    return {}
+    return {"wrong": sum(stage.begins for stage in stages.values())}
 
 
 @TITLES.sentence("Without the scale √dₖ, one key gets all the attention and the gradient vanishes")
@@ -1017,7 +1020,6 @@ def file_removed(facts, said):
     "“<text:w>”, layer <layer>, head <head>.",
     "In each tile the <count> queries run down and the keys across.",
     "Each cell joins <cell> × <cell> of the <all> × <all> weights (columns summed, rows averaged).",
-    "The <heads> heads of layer <layer>.",
     "Model: <model:*>.",
     "Red: the difference from “I love apple”, without a neighbor; read by <model:*>.",
     "Last hidden states of <model:*> on “<text:w>”.",
@@ -1031,7 +1033,6 @@ def file_numbers(facts, said):
         layer, head, _ = best_head(read(facts.model, text))
         one |= {"layer": layer, "head": head}
     one |= {"head": 4} if facts.stem == "fig04_steps" else {}
-    one |= {"heads": 12, "layer": 1} if facts.stem == "fig13_heads_of_a_layer" else {}
     one |= {"all": license_text(facts.model)[0]} if "all" in said else {}
     return {name: one[name] for name in said}
 

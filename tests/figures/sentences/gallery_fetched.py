@@ -551,7 +551,8 @@ def file_patches(file, said):
 SOUND = caption(
     "fig16_sound_frames",
     "A head of Whisper reads each word where it is spoken",
-    "Lines mark where each word begins, as the synthesizer reports it.",
+    "Red frames last from where a word begins to where the next one does, as the synthesizer "
+    "reports it.",
 )
 
 
@@ -656,7 +657,7 @@ def sound_choice(facts, said):
 
 
 gallery.FILES.words(
-    "Green: where each word begins.", "Darker: more of the weight of the word on its left."
+    "Red: where the word of a row is spoken, and how much of the weight of the row lies there."
 )
 
 # ------------------------------------------------------------------------------ atoms of reactions

@@ -234,14 +234,14 @@ def signal_kept(model, said):
 
 
 @SIGNAL.sentence(
-    "Over <far> steps, self-attention passes <times> × an LSTM's gradient",
+    "Over <far> steps, attention passes at <how:least|most> <times> × an LSTM's gradient",
     "At <far> steps the lowest of self-attention is <exact> times the highest of any LSTM.",
 )
 def signal_title(model, said):
     """The least of the networks of one kind, over the most of both others, in whole tens."""
     attention, *both = (gradients()[name][:, -1] for name in ("attention", "opened", "lstm"))
     exact = attention.min() / np.max(both)
-    one = {"far": STEPS[-1], "exact": exact, "times": 10 * (exact // 10)}
+    one = {"far": STEPS[-1], "exact": exact, "times": 10 * (exact // 10), "how": "least"}
     return {name: one[name] for name in said}
 
 
@@ -325,11 +325,14 @@ def cost_memory(model, said):
     return {"growth": some / blocks, "less": more / some, "tokens": TOKENS}
 
 
-@COST.sentence("In blocks, a map needs memory that grows with the text and not with its square")
+@COST.sentence(
+    "At <tokens> tokens, attention in blocks takes <less> × <how:less|more> memory",
+)
 def cost_title(model, said):
+    """Blocks need memory that grows with the text, the whole map with its square."""
     (whole, blocks), (more, some) = memory()[TOKENS // 2], memory()[TOKENS]
     assert abs(some / blocks - 2) < 0.1 < 1 < more / whole - 2
-    return {}
+    return {"tokens": TOKENS, "less": more / some, "how": "less"}
 
 
 @COST.sentence(
