@@ -7,9 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ _BINARY = 1e-12  # of the largest number: the error of decimal fractions in floa
 _EXACT = 1e-9  # of a source that is not rounded; its numbers have at most nine digits
 _COARSE = 10  # rounding that moves a cell by more of its half units hides visible errors
 _MOST_SLACK = 300.0  # of a score, whose weight is then known; its exponential is finite
+Operands: TypeAlias = "dict[str, Operand]"  # by name, also the scale and the mask
 _START = "Give X with W_q, W_k and W_v; or Q and K; or scores with a scale; or weights and V."
 
 
@@ -68,16 +68,18 @@ class Lesson:
             for key, one in given.items()
         )
         inputs = {key: one.values for key, one in given.items()}
-        self.scale, self.scale_text = 1.0, ""  # of a score
+        self.scale, written = 1.0, ""  # of a score, and in formulas
         if "scale" in data:
             self.scale = float(_written([[data["scale"]]], "scale").values)
-            self.scale_text = f"· {self.scale:.4g}"
+            written = f"· {self.scale:.4g}"
         elif queries := inputs.keys() & {"Q", "W_q"}:
             d_k = inputs[queries.pop()].shape[1]
-            self.scale, self.scale_text = d_k**-0.5, f"/ √{d_k}"
-        if self.scale_text:
+            self.scale, written = d_k**-0.5, f"/ √{d_k}"
+        if written:
             inputs["scale"] = torch.tensor(self.scale, dtype=torch.float64, device="cpu")
         inputs["mask"] = torch.tensor("mask" in data, device="cpu")
+        scaled = "scores" if self.scale == 1 else "scaled scores"
+        self.words = {"scale": written, "scaled": scaled, "mask": " + mask" * ("mask" in data)}
         self.inputs = {key: Operand(values) for key, values in inputs.items()}
         self.unused = data.keys() & {*_MATRICES, "scale", "mask"}
 
@@ -115,8 +117,7 @@ def _check(good: bool, message: str) -> None:
 def _written(value: Any, name: str) -> Written:
     cells = np.array(value, dtype=object)
     good = cells.ndim == 2 and cells.size > 0 and max(cells.shape) <= _MOST_ROWS
-    for cell in cells.flat:
-        good = good and isinstance(cell, Decimal) and -_LARGEST <= cell <= _LARGEST
+    good = good and all(isinstance(n, Decimal) and -_LARGEST <= n <= _LARGEST for n in cells.flat)
     size = f"at most {_MOST_ROWS} × {_MOST_ROWS} numbers up to {_LARGEST:,}"
     _check(good, f"{name} must have rows of equal length, {size}, such as [[1, 2], [3, 4]].")
     texts = tuple(tuple(map(str, row)) for row in cells)
@@ -144,7 +145,7 @@ STAGES: dict[str, tuple[str, str, tuple[str, ...], Callable[..., Tensor]]] = {
 }
 
 
-def _compute(name: str, operands: dict[str, Operand]) -> Operand:
+def _compute(name: str, operands: Operands) -> Operand:
     """Compute a stage, and the largest error that the errors of its operands can cause.
 
     All stages but the softmax are sums of products: |(a ± δ)(b ± ε) - ab| is at most
@@ -216,30 +217,28 @@ def example(
     tensor([[0.3800, 0.4800]], dtype=torch.float64)
     """
     check_source(name, file)
-    if file is not None:
-        name, text = Path(file).name, read_text(Path(file), most=_MOST_BYTES)
-    else:
-        text = files("attnviz").joinpath("analyses", "example", f"{name}.json").read_text("utf-8")
-    lesson = parse(text, str(name))
-    return ExampleResult(str(name), lesson.title, lesson.tokens, lesson.given, _replay(lesson))
+    path = Path(__file__).with_name(f"{name}.json") if file is None else Path(file)
+    name = name or path.name
+    lesson = parse(read_text(path, most=_MOST_BYTES), name)
+    return ExampleResult(name, lesson.title, lesson.tokens, lesson.given, _replay(lesson))
 
 
 def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
     """Return the stages that follow from what is given; raise InputError for what does not fit."""
-    ours, linked = dict(lesson.inputs), dict(lesson.inputs)  # linked : with printed stages
-    unused, stages, wrong = lesson.unused, dict[str, ReplayedStage](), set[str]()
+    from_inputs, from_printed = dict(lesson.inputs), dict(lesson.inputs)
+    unused, stages = lesson.unused, dict[str, ReplayedStage]()
     for name, (_, _, needs, _) in STAGES.items():
-        if ours.keys() >= {*needs}:
+        if from_inputs.keys() >= {*needs}:
             problem = f"{name} is given, and so is what it is computed from."
-            _check(name not in ours, f'{problem} Put what a book prints under "printed".')
+            _check(name not in from_inputs, f'{problem} Put what a book prints under "printed".')
             unused = unused.difference(needs)
-            ours[name], recomputed = _compute(name, ours), _compute(name, linked)
-            stage, linked[name] = _compare(lesson, name, ours[name], recomputed)
-            wrong |= {name} if _differs(stage.from_inputs_follows) else set()
+            stage = _compare(lesson, name, from_inputs, from_printed)
             # An error begins where no printed stage before it has one.
-            begins = name in wrong and wrong.isdisjoint(stage.sources)
+            inherits = any(_differs(stages[source].from_inputs_follows) for source in stage.sources)
+            begins = _differs(stage.from_inputs_follows) and not inherits
             slips = begins or _differs(stage.from_printed_follows)
-            stages[name] = replace(stage, slips=slips, notes=tuple(_notes(lesson, stage, linked)))
+            notes = tuple(_notes(lesson, stage, from_printed))
+            stages[name] = replace(stage, slips=slips, notes=notes)
     useless = ", ".join(sorted(unused)) or "an empty example"
     _check(bool(stages) and not unused, f"Nothing can be computed from {useless}. {_START}")
     expect_names([*lesson.printed, *lesson.notes], stages, "a stage that is computed")
@@ -249,30 +248,28 @@ def _replay(lesson: Lesson) -> tuple[ReplayedStage, ...]:
 
 
 def _compare(
-    lesson: Lesson, name: str, ours: Operand, recomputed: Operand
-) -> tuple[ReplayedStage, Operand]:
-    """Return a stage beside what is printed, and as those after it see it: as printed, if it is."""
+    lesson: Lesson, name: str, from_inputs: Operands, from_printed: Operands
+) -> ReplayedStage:
+    """Compute a stage beside what is printed; those after it see it as printed, if it is."""
     title, formula, _, _ = STAGES[name]
-    printed, half, seen = lesson.printed.get(name), None, recomputed
-    linked = recomputed if recomputed.sources else None
+    ours, linked = _compute(name, from_inputs), _compute(name, from_printed)
+    from_inputs[name], from_printed[name] = ours, linked
+    printed, half = lesson.printed.get(name), None
     if printed is not None:
-        (m, n), (rows, columns), half = ours.values.shape, printed.values.shape, printed.half_unit
+        (m, n), half = ours.values.shape, printed.half_unit
         # Of all heads, only the columns of the given one can be computed.
-        fits = rows == m and (columns == n or (columns > n and name == "concatenated"))
+        values = printed.values[:, :n] if name == "concatenated" else printed.values
+        fits = values.shape == (m, n)
         _check(fits, f"printed {name} must have the shape {(m, n)}, as computed.")
-        values = printed.values[:, :n]
         is_exact = ((values - ours.values).abs() <= ours.slack).all()  # then it is not rounded
         slack = ours.slack if is_exact else torch.full_like(values, half)
-        seen = Operand(values, slack, frozenset({name}))
+        from_printed[name] = Operand(values, slack, frozenset({name}))
     labels = lesson.sides(name, (printed or ours).values)
-    stage = ReplayedStage(
+    is_linked = bool(linked.sources)
+    return ReplayedStage(
         name=name,
         title=title,
-        formula=formula.format(
-            scale=lesson.scale_text,
-            scaled="scores" if lesson.scale == 1 else "scaled scores",
-            mask=" + mask" if lesson.inputs["mask"].values else "",
-        ),
+        formula=formula.format(**lesson.words),
         head=None,
         rows=labels[0],
         columns=labels[1],
@@ -280,23 +277,23 @@ def _compare(
         texts=printed.texts if printed else (),
         decimals=printed and printed.decimals,
         from_inputs=ours.values,
-        from_printed=linked and linked.values,
-        sources=tuple(source for source in STAGES if source in recomputed.sources),
+        from_printed=linked.values if is_linked else None,
+        sources=tuple(source for source in STAGES if source in linked.sources),
         slack_from_inputs=None if half is None else ours.slack + half,
-        slack_from_printed=None if half is None or linked is None else linked.slack + half,
+        slack_from_printed=linked.slack + half if is_linked and half is not None else None,
     )
-    return stage, seen
 
 
 def _differs(follows: Tensor | None) -> bool:
     return follows is not None and not follows.all()
 
 
-def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -> Iterator[str]:
+def _notes(lesson: Lesson, stage: ReplayedStage, operands: Operands) -> Iterator[str]:
     note, printed = lesson.notes.get(stage.name), lesson.printed.get(stage.name)
-    if stage.untold:
-        reason = note or f"what is given makes {stage.from_inputs.shape[1]} of its columns"
-        yield f"{stage.untold} printed cells cannot be checked: {reason}"
+    n = stage.from_inputs.shape[1]
+    if printed and (untold := printed.values[:, n:].numel()):
+        reason = note or f"what is given makes {n} of its columns"
+        yield f"{untold} printed cells cannot be checked: {reason}"
     elif note:
         yield note
     if printed and stage.slack_from_printed is not None:
@@ -305,19 +302,18 @@ def _notes(lesson: Lesson, stage: ReplayedStage, operands: dict[str, Operand]) -
             problem = f"Too coarse for a closer check: the rounding of printed {coarse}"
             yield f"{problem} can move a cell by {error:.2g}"
     elif printed and stage.name == "weights" and _differs(stage.from_inputs_follows):
-        yield from _scale_note(lesson, stage, printed, operands)
+        yield from _scale_note(lesson, stage, operands)
 
 
-def _scale_note(
-    lesson: Lesson, stage: ReplayedStage, printed: Written, operands: dict[str, Operand]
-) -> Iterator[str]:
+def _scale_note(lesson: Lesson, stage: ReplayedStage, operands: Operands) -> Iterator[str]:
     """Yield at which scale weights would follow from the scores, or that none exists.
 
     In a softmax, log(w_ij / w_ik) = scale · (s_ij - s_ik) for every pair of cells of a row. Each
     pair leaves an interval of scales, as wide as rounding makes it; where two intervals are
     disjoint, no scale gives the weights.
     """
-    scores, weights, half = operands["scores"].values, printed.values, printed.half_unit
+    scores, printed = operands["scores"].values, lesson.printed["weights"]
+    weights, half = printed.values, printed.half_unit
     gaps = scores.unsqueeze(2) - scores.unsqueeze(1)
     # A weight that is printed as 0 may be arbitrarily small.
     is_clear = (gaps > _BINARY) & (weights > half).unsqueeze(2) & (weights > half).unsqueeze(1)

@@ -60,8 +60,8 @@ def example(
     with new_page(width, caption, [worked.title, *worked.tokens, *notes], figure) as page:
         top = page.heading(worked.finding())
         top = page.subheading(top, literal(worked.title, 120))
-        states = [stage.states for stage in worked.stages if stage.states is not None]
-        shown = [one for state, one in _frames().items() if any(state in of for of in states)]
+        states = np.concatenate([stage.states.ravel() for stage in worked.stages])
+        shown = [one for state, one in _frames().items() if state in states]
         key = [("□", color, name) for name, color, _ in shown]
         top = page.legend(page.left, top + 0.02, page.right, key) + _BELOW
         stages = [(stage, stage.matrices()) for stage in worked.stages]
@@ -130,16 +130,16 @@ def _draw_stage(
         edge = page.paragraph(page.left, edge + 0.02, literal(text, 400), room)
     line, below = (top, edge) if page.width >= WIDE else (edge + 0.04, edge)
     first = max(0, count - len(row)) if stage.printed is None else 0
-    states = () if stage.states is None else stage.states
     for n, matrix in enumerate(row, start=first):
         line = below + _BELOW if n >= count else line
         x = left + min(n, count - 1) * apart
         name, said = matrix.heading
-        color = theme().claim if name == "printed" and DIFFERS in states else theme().muted
+        is_wrong = name == "printed" and DIFFERS in stage.states
+        color = theme().claim if is_wrong else theme().muted
         top = page.write(x, line, [name])
         top = page.write(x, top, [page.ruler.clip(said, apart, SMALL_SIZE)], color=color)
-        is_first = n in (first, *range(count, n + 1))
-        below = max(below, _draw_matrix(page, matrix, (x, top), cell, labels=is_first))
+        labels = n == first or n >= count
+        below = max(below, _draw_matrix(page, matrix, (x, top), cell, labels=labels))
     return below + _BELOW
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
 from attnviz.errors import joined
 from attnviz.results.base import Result, Savable, described, doc, documented
-from attnviz.results.text import counted, literal
+from attnviz.results.text import counted, literal, plain_table
 
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
@@ -111,27 +111,16 @@ class ReplayedStage(Savable):
         return self._follows(self.from_printed, self.slack_from_inputs)
 
     @property
-    def states(self) -> NDArray[np.str_] | None:
-        """The state of each printed cell, one of `STATES`, (m, n); None without any."""
+    def states(self) -> NDArray[np.str_]:
+        """The state of each printed cell, one of `STATES`, (m, n); empty without any."""
         exactly = self.from_inputs_follows
         if exactly is None:
-            return None
+            return np.empty((0, 0), np.str_)
         follows, nearly = exactly, exactly
         if self.from_printed_follows is not None and self.from_printed_exactly is not None:
             follows, nearly = self.from_printed_follows, self.from_printed_exactly
         cases = [(~follows & ~exactly).numpy(), ~exactly.numpy(), (follows & ~nearly).numpy()]
         return np.select(cases, STATES[:3], EXACT)
-
-    @property
-    def noun(self) -> str:
-        """The title in a sentence, without its symbol: "keys" of "Keys K"."""
-        return re.sub(r" \w$", "", self.title[:1].lower() + self.title[1:])
-
-    @property
-    def untold(self) -> int:
-        """The number of printed cells that cannot be checked."""
-        checked = self.from_inputs.shape[1]
-        return 0 if self.printed is None else self.printed[:, checked:].numel()
 
     def _follows(self, ours: Tensor | None, slack: Tensor | None) -> Tensor | None:
         if self.printed is None or ours is None or slack is None:
@@ -195,10 +184,10 @@ class ExampleResult(Result):
             arrays = (getattr(stage, kind) for stage in self.stages)
             return int(sum(of(array) for array in arrays if array is not None))
 
-        follow = total("from_printed_follows")
+        printed, follow = total("printed", Tensor.numel), total("from_printed_follows")
         return {
-            "printed": total("printed", Tensor.numel),
-            "untold": sum(stage.untold for stage in self.stages),
+            "printed": printed,
+            "untold": printed - total("from_inputs_follows", Tensor.numel),
             "from_inputs": total("from_inputs_follows"),
             "linked": total("from_printed_follows", Tensor.numel),
             "from_printed": follow,
@@ -233,7 +222,8 @@ class ExampleResult(Result):
             return self.title
         if n["from_inputs"] == checked:
             return f"All {checked} printed numbers of the example follow from its inputs"
-        states = {one.noun: one.states for one in self.stages if one.states is not None}
+        shown = [one for one in self.stages if one.printed is not None]
+        states = {re.sub(r" \w$", "", one.title).lower(): one.states for one in shown}
         if len(states) == 1 and not n["from_inputs"]:
             source = self.given[0].key if len(self.given) == 1 else "inputs"
             return f"None of the example's {checked} {joined([*states])} follows from its {source}"
@@ -293,9 +283,9 @@ class ExampleResult(Result):
 
 def _table(matrices: Sequence[Matrix]) -> Table:
     """Return the numbers of matrices that have the same rows, each row below the other."""
-    labels = [Text(literal(label, _LABEL)) for label in matrices[0].columns]
-    columns = [Column(label, justify="right", no_wrap=True) for label in labels]
-    table = Table("", "", *columns, box=None, header_style="dim", padding=(0, 2, 0, 0))
+    table = plain_table(("", ""))
+    for label in matrices[0].columns:
+        table.add_column(Text(literal(label, _LABEL)), justify="right", no_wrap=True)
     for i, label in enumerate(matrices[0].rows):
         for matrix in matrices:
             cells = [Text(text) for text in matrix.texts[i]]
