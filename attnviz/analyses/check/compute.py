@@ -224,9 +224,7 @@ def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> list[str
             weights = other.weights(dtype=torch.float64).cpu()
             if weights.shape == pair.theirs.shape and pair.matches(pair.theirs, weights):
                 return [_exchanged_layers(pair, layer, pairs)]
-    if pair.matches(theirs.softmax(-1), ours) or pair.matches(
-        theirs.masked_fill(ours == 0, -torch.inf).softmax(-1), ours
-    ):
+    if pair.matches(theirs.masked_fill(ours == 0, -torch.inf).softmax(-1), ours):
         return ["these are scores before softmax, not weights"]
     if ours.shape[1] == ours.shape[2] and pair.matches(theirs.mT, ours):
         return ["the maps are transposed: their rows are keys, and their columns queries"]
@@ -290,9 +288,9 @@ def _other_mask(pair: _Pair, failed: list[int]) -> Iterator[str]:
         return pair.matches(pair.theirs[failed][:, rows], weights[:, rows])
 
     m = len(ours)
-    if m > 1 and agrees(torch.cat([ours[1:], ours[-1:]]), slice(0, m - 1)):
+    if m > 1 and agrees(ours.roll(-1, 0), slice(0, m - 1)):
         yield "the mask is off by one: each query also reads the next token"
-    elif m > 1 and agrees(torch.cat([ours[:1], ours[:-1]]), slice(1, m)):
+    elif m > 1 and agrees(ours.roll(1, 0), slice(1, m)):
         yield "the mask is off by one: no query reads its own token"
     elif agrees(theirs, slice(None)):
         changed = (ours != theirs).nonzero()
