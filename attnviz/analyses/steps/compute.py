@@ -162,10 +162,10 @@ class _HeadStages:
         }
 
     def all_stages(self) -> Iterator[Stage]:
-        return chain(self.inputs(), self.projected(), self.scored(), self.mixed())
+        return chain(self.projected(), self.scored(), self.mixed())
 
-    def inputs(self) -> Iterator[Stage]:
-        """Yield X, and in cross-attention the other sequence."""
+    def projected(self) -> Iterator[Stage]:
+        """Yield X, in cross-attention C, and Q, K and V: recomputed if projections are known."""
         record = self.record
         if record.input is not None:
             meaning = "what enters the attention of this layer"
@@ -174,10 +174,6 @@ class _HeadStages:
             meaning = "the other sequence, to which X attends"
             values = self._rows(record.key_input, "key")
             yield Stage("C", meaning, values, rows="key", why_not="given")
-
-    def projected(self) -> Iterator[Stage]:
-        """Yield Q, K and V: recomputed if their projections are known, else those of the model."""
-        record = self.record
         for name, stage in (("Q", "query"), ("K", "key"), ("V", "value")):
             side: Side = "query" if stage == "query" else "key"
             recorded: Tensor = getattr(record, stage)

@@ -228,12 +228,6 @@ class _Panel:
         return self.stage.name == "weights" and not self.signed
 
     @property
-    def follows(self) -> bool:
-        """Whether it follows from the panel on its left."""
-        name = self.stage.name
-        return name == "A" if self.signed else name not in ("C", "Q", "K", "V")
-
-    @property
     def high(self) -> float:
         return self.down * len(self.stage.values)
 
@@ -251,7 +245,9 @@ def _draw_row(page: Page, result: StepsResult, stages: Sequence[Stage], top: flo
     panels = _panels(page, result, stages)
     bottom = top
     for before, panel in zip((None, *panels), panels, strict=False):
-        if before is not None and panel.follows:
+        name = panel.stage.name
+        follows = name == "A" if panel.signed else name not in ("C", "Q", "K", "V")
+        if before is not None and follows:
             middle = top + _HEADER + panel.high / 2
             start = before.left + before.across + 0.06
             page.line((start, middle), (start + _GAP - 0.12, middle), arrow=True)
@@ -331,15 +327,14 @@ def _draw_header(page: Page, panel: _Panel, top: float) -> None:
 def _draw_panel(page: Page, result: StepsResult, panel: _Panel, top: float) -> float:
     stage = panel.stage
     n = stage.values.shape[1]
-    ax = page.axes(panel.left, top, panel.across, panel.high)
-    lines = stage.over_keys and min(panel.across / n, panel.down) >= _LINED_CELL
+    ax, cell = page.axes(panel.left, top, panel.across, panel.high), panel.across / n
+    lines = stage.over_keys and min(cell, panel.down) >= _LINED_CELL
     colors = theme().weights if panel.is_weights else theme().values
     mesh = cells.draw_cells(ax, stage.values, colors, panel.norm, lines=lines)
     if panel.labels is not None:
         panel.labels.apply(ax, "y")
     end = top + panel.high
     if stage.over_keys:
-        cell = panel.across / n
         side = result.side("key")
         fit = cells.fit_ticks(result.keys, cell, page.ruler, axis="x", side=side, longest=_LONGEST)
         fit.apply(ax, "x")
