@@ -286,7 +286,7 @@ _OF_TEXTS = (
         limit=lambda keys: math.log(keys.count), even_baseline=False,
     ),
     Statistic(
-        "most read", "share of the token read most",
+        "most read", "most read token's share",
         received=lambda shares: shares.amax(-1), even_baseline=False,
     ),
 )  # fmt: skip

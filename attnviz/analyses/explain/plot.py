@@ -87,7 +87,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
         ]
     if result.rank_correlations:
         parts.append(
-            "ρ: rank correlation (Spearman) with the measured effect, and its 95 % interval over "
+            "rank correlation: Spearman's ρ with the measured effect, and its 95 % interval over "
             "words of this text and over the words that replace them"
         )
     if any(index not in result.sources for index in result.unmeasured):
@@ -108,13 +108,13 @@ def _caption_parts(result: ExplainResult) -> list[str]:
 
 def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     """Draw methods × words, each row on its own scale, with ρ at the right; return its end."""
-    rows = {_MEASURED: (result.consensus, "")} if result.causal else {}
+    has_rho = bool(result.rank_correlations)
+    rows = {_MEASURED: (result.consensus, "with this row" * has_rho)} if result.causal else {}
     for name, scores in result.attributions.items():
         rho = result.rank_correlations.get(name)
         interval = "" if rho is None else "{} ({} to {})".format(*map(signed, rho))
         rows["contributions" if name == SPLIT else name.replace("-", " ")] = scores, interval
     label = page.ruler.widest([*rows], SMALL_SIZE) + 0.06
-    has_rho = bool(result.rank_correlations)
     left, right = page.left + label, page.right - _RHO * has_rho
     if not (shown := _strongest(result, int((right - left) / _NARROWEST))):
         return top
@@ -127,10 +127,11 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         title = f"{same} of {len(rows)} rows {verb} “{word}” first"
         top = page.subtitle(page.left, top, title, right - page.left) + 0.02
     key = "shares of the largest number of each row"
+    key += "; partial split: contributions where some words are hidden" * ("partial split" in rows)
     if len(shown) < len(result.sources):
         key += f", for the {len(shown)} strongest words"
     if has_rho:
-        page.write(page.right, top, ["ρ with measured"], align="right")
+        page.write(page.right, top, ["rank correlation"], align="right")
     top = page.paragraph(page.left, top, key, right - page.left) + 0.03
     ax = page.axes(left, top, right - left, _ROW * len(rows))
     table = torch.stack([torch.as_tensor(scores)[shown].double() for scores, _ in rows.values()])

@@ -274,15 +274,16 @@ class ExplainResult(WordResult):
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
             verb = "lowers" if self._sign > 0 else "raises"
             text += (
-                f" A change of {self._name(first)} {verb} the {self._number} by "
-                f"{signed(lost[0])} to {signed(lost[-1])} {self.unit}, by the kind of change."
+                f" Changing {self._name(first)} {verb} it by {signed(lost[0])} to "
+                f"{signed(lost[-1])} {self.unit}, by the kind of change."
             )
         if self.decomposition is None or not self.sources:
             return text
         source = self.first(self.credit)
         credit = f"{self._name(source)}, {signed(float(self.credit[source]))} {self.unit}"
         if first in (None, source):
-            return f"{text} The largest contribution is that of {credit}."
+            is_known = self.causal and first == source  # from the headline, and the numbers
+            return text if is_known else f"{text} The largest contribution is that of {credit}."
         return f"{text} The contributions name another word first: {credit}."
 
     @property

@@ -256,18 +256,19 @@ class _Picture:
                 look: dict[str, Any] = {"color": colors.side_pale[n], "alpha": 0.22}
                 self.ax.fill_between(edges, *half, linewidth=0, zorder=0, **look)
                 self.ax.plot(xs, rail, color=colors.sides[n], linewidth=1.0, linestyle=_DOTS)
-        look = {"color": colors.side_pale[result.sign < 0], "alpha": 0.75}
+        look = {"color": colors.side_pale[result.sign < 0], "alpha": 0.45}
         self.ax.fill_between(xs, here, other, linewidth=0, zorder=1, **look)
         halo = [withStroke(linewidth=1.8, foreground=colors.ground)]
+        word = f"“{literal(result.word, 14)}” " * (self.page.width >= WIDE)
         for path, end, name, up, line, ink, thick, weight in (
             (other, 1, result.without, -result.sign, colors.gray, colors.muted, 1.4, "normal"),
-            (here, 0, "here", result.sign, colors.ink, colors.ink, 2.0, "bold"),
+            (here, 0, "in the text", result.sign, colors.ink, colors.ink, 2.0, "bold"),
         ):
             look = {"color": line, "mew": 0, "zorder": 4}
             size, y = 3.0 * (len(xs) <= _DOTTED), self.y(result.reached[end]).item()
             self.ax.plot(xs, path, "o-", linewidth=thick, ms=size, **look)
             self.ax.plot(self.right, y, "o", ms=4.2, **look)
-            text = self.page.ruler.clip(name, self.right - self.page.left, TEXT_SIZE)
+            text = self.page.ruler.clip(word + name, self.right - self.page.left, TEXT_SIZE)
             place = self.right + 0.3 * MM, y - up * (1.2 * MM + 0.5 * _LINE)
             look = {"fontsize": TEXT_SIZE, "ha": "right", "zorder": 6, "path_effects": halo}
             self.write(*place, text, color=ink, weight=weight, **look)
@@ -337,6 +338,8 @@ class _Picture:
             look |= {"fc": colors.sides[side], "alpha": 1.0 if is_claim else 0.55}
         self.ax.add_patch(Rectangle((left, top), self.brick, tall, zorder=3, **look))
         if is_claim:
+            if self.zoom == 1 and not self.is_back:  # its part of the gap
+                self.ax.fill_betweenx((top, top + tall), self.right, left, fc=look["fc"], alpha=0.3)
             rim, look = 0.2 * MM, {"fc": "none", "ec": colors.claim, "lw": 1.3, "zorder": 5}
             size = self.brick - 2 * rim, tall - 2 * rim
             self.ax.add_patch(Rectangle((left + rim, top + rim), *size, **look))

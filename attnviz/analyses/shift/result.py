@@ -498,8 +498,7 @@ class ShiftResult(WordResult):
         """Yield how far the sentence moves the word, and the numbers of the headline."""
         total, top = self.decomposition.total, self.credited
         if not self.regions:
-            share = f"{abs(total) / self.size:.0%} of its length"
-            yield f"The sentence moves it by {share}; that gap is 1 here."
+            yield f"The sentence moves it by {abs(total) / self.size:.0%} of its length."
         else:
             (first, second), far = self.ends, f"{self._share(abs(total))} of the way"
             yield f"The sentence moves it {far}{self._toward} (0 is {second}, 1 is {first})."
@@ -509,7 +508,8 @@ class ShiftResult(WordResult):
             if (other := self._taken_by(top)) is not None:
                 said.append(f"{self.changing} {self._name(other)} {fraction(takes[other])}")
             tested = ", ".join(said) if takes[top] == takes[top] else "not tested by changing it"
-            yield f"{self._name(top)} adds {fraction(adds[top])}; {tested}."
+            of = "" if self.regions else " of this gap"
+            yield f"{self._name(top)} adds {fraction(adds[top])}{of}; {tested}."
 
     def _reached(self) -> Iterator[str]:
         """Yield where a difference of two texts enters, and how it reaches the word directly."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from attnviz.analyses.survey.result import POSITIONS, SURE, HeadName, SurveyResult
 from attnviz.figures import figure
-from attnviz.figures.cells import HeadGrid
+from attnviz.figures.cells import HeadGrid, draw_scales
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
 from attnviz.figures.style import AXIS_ROOM, FULL_WIDTH, SMALL_SIZE, WIDE, theme
 from attnviz.heads import RESTING_ROLES, STATISTICS_OF, TITLES
@@ -72,8 +73,10 @@ def survey(
         ]
         directions = grid_of(result.heads)[0].directions
         of_what = " of signed weights" * result.signed
-        title = f"Each statistic{of_what}: {directions}; darkest: the number above; faint: unsure"
-        top = page.subtitle(page.left, top, title, page.room) + 0.06
+        top = page.subtitle(page.left, top, f"Each statistic{of_what}: {directions}", page.room)
+        end = "the number above; faint: like shuffled keys"
+        bars = [("each panel: 0", ScalarMappable(cmap=theme().weights), end)]
+        top = draw_scales(page, bars, (page.left, page.right), top + 0.03) + 0.08
         top = head_panels(page, result.heads, panels, top)
         if not details:
             return page.finish(top, _caption(result), result.checked_agreement)
@@ -137,9 +140,11 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     down = min(max(across, room / 2 / grid.rows), 2 * across, _LARGEST_CELL)
     ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
     line: dict[str, Any] = {"edgecolor": theme().faint, "linewidth": min(0.4, 4 * across)}
+    claim = line | {"edgecolor": theme().claim, "linewidth": min(0.9, 8 * across), "zorder": 2}
+    claimed = [*colors][-1:] * (not any(one.confirmed for one in result.confirmations))
     for place, role in zip(places, result.roles, strict=True):
-        fill = colors.get(role, theme().ground)
-        ax.add_patch(Rectangle(grid.place(*place), 1, 1, facecolor=fill, **line))
+        fill, look = colors.get(role, theme().ground), claim if role in claimed else line
+        ax.add_patch(Rectangle(grid.place(*place), 1, 1, facecolor=fill, clip_on=False, **look))
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)
     grid.number_sides(ax, (across, down))

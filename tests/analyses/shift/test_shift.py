@@ -279,10 +279,7 @@ def test_the_headline_is_the_word_with_most_credit_that_masking_confirms(model, 
     alone = shift("bank", SAT)
     assert alone.headline == "“river” moves “bank” most"
     share = alone.decomposition.length / end_of(model, SAT, 5).norm()
-    assert (
-        alone.details[0]
-        == f"The sentence moves it by {share:.0%} of its length; that gap is 1 here."
-    )
+    assert alone.details[0] == f"The sentence moves it by {share:.0%} of its length."
 
 
 def printed(share):
@@ -422,7 +419,8 @@ def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
     assert all(sentence in told for sentence in (pair.headline, *pair.details))
     assert "The strongest layer is 5" in told
     assert pair.headline in " ".join(texts_of(pair, width=89))
-    assert {"cash", "with “mud”", "here", printed(cash)} <= set(texts_of(pair, width=89))
+    drawn = set(texts_of(pair, width=89))
+    assert {"cash", "with “mud”", "in the text", printed(cash)} <= drawn
 
 
 def test_a_pair_of_the_word_itself_has_what_it_starts_with(shift):

@@ -21,7 +21,7 @@ TITLES = {
     "first": "for the first token", "separators": "for special tokens",
     "same token": "for the same token elsewhere", "induction": "for what followed it before",
     "punctuation": "for periods and commas", "entropy": "entropy, nats",
-    "most read": "share of the token read most",
+    "most read": "most read token's share",
 }  # fmt: skip
 SHORT = ("same token", "induction", "most read", "entropy, nats", "distance", "self", "previous",
          "next", "first", "separators", "punctuation")  # fmt: skip
@@ -105,7 +105,9 @@ SURVEY.words(
     "heads and statistics) from what the keys of each query give when they are shuffled; of "
     "entropy and of the token read most, from what the model does on shuffled tokens.",
     "Mean weight of heads with a role (line: even weights)",
-    "Each statistic: layers down, heads across; darkest: the number above; faint: unsure",
+    "Each statistic: layers down, heads across",
+    "each panel: 0",
+    "the number above; faint: like shuffled keys",
 )
 
 

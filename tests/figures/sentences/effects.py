@@ -318,15 +318,15 @@ def explain_finding(facts, said):
 
 
 @EXPLAIN.sentence(
-    "A change of “<word:w>” <verb:raises|lowers> the <number:difference|logit|log-probability> by "
-    "<low> to <high> <unit:logits|nats>, by the kind of change."
+    "Changing “<word:w>” <verb:raises|lowers> it by <low> to <high> <unit:logits|nats>, by the "
+    "kind of change."
 )
 def explain_changes(facts, said):
     first, (_, causal, _, _) = strongest_word(facts), explained(facts)
     sizes = sorted(abs(lost[first]) for lost in causal.values())
     verb = "lowers" if direction(facts) >= 0 else "raises"
     one = {"word": numbered(facts.words)[first], "verb": verb, "unit": unit_of(facts)}
-    return one | {"number": facts.number, "low": sizes[0], "high": sizes[-1]}
+    return one | {"low": sizes[0], "high": sizes[-1]}
 
 
 @EXPLAIN.sentence("lowers, <least>", f"<most> <unit:logits|nats>, raises {QUESTION}")
@@ -427,6 +427,10 @@ def explain_special(facts, said):
 
 EXPLAIN.words(
     "shares of the largest number of each row",
+    "shares of the largest number of each row; partial split: contributions where some words are "
+    "hidden",
+    "rank correlation",
+    "with this row",
     "measured effect",
     "contributions",
     "partial split",

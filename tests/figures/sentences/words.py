@@ -674,11 +674,11 @@ def shift_strongest(facts, said):
     return one | ({"b": moved.toward_end} if "b" in said else {"most": "most"})
 
 
-@SHIFT.sentence("The sentence moves it[[ by <share> of its length]]; that gap is <one:1> here.")
+@SHIFT.sentence("The sentence moves it by <share> of its length.")
 def shift_length(facts, said):
     moved = moved_by(facts)
     assert not facts.regions
-    return {"share": moved.size and abs(moved.total) / moved.size, "one": "1"}
+    return {"share": abs(moved.total) / moved.size}
 
 
 @SHIFT.sentence(
@@ -693,7 +693,7 @@ def shift_in_all(facts, said):
 
 
 @SHIFT.sentence(
-    "“<source:w>” adds <adds>; <how:masking|hiding> it takes <takes>"
+    "“<source:w>” adds <adds>[[ of this <gap:gap>]]; <how:masking|hiding> it takes <takes>"
     "[[, <again:masking|hiding> “<other:w>” <more>]]."
 )
 def shift_adds(facts, said):
@@ -701,6 +701,7 @@ def shift_adds(facts, said):
     adds, takes, other = moved.along(moved.credit), moved.along(moved.takes), moved.other
     one = {"source": moved.names[moved.top], "adds": adds[moved.top], "how": moved.verb}
     one |= {"takes": takes[moved.top], "again": None, "other": None, "more": None}
+    one |= {"gap": None if facts.regions else "gap"}
     if other is not None:
         one |= {"again": moved.verb, "other": moved.names[other], "more": takes[other]}
     return one
@@ -881,7 +882,7 @@ SHIFT.words(
     "Total effect",
     "static",
     "output",
-    "here",
+    "in the text",
     "alone",
     "share of the gap",
     "share of the way",
@@ -893,6 +894,15 @@ SHIFT.words(
 
 
 SHIFT.words("in the reference", "itself", "1 other")
+
+
+@SHIFT.sentence(
+    "“<word:*>” <where:in the text|alone|in the reference>", "“<word:*>” with “<other:w>”"
+)
+def shift_paths(facts, said):
+    moved = moved_by(facts)
+    one = {"word": facts.word, "where": OneOf(("in the text", moved.without))}
+    return {name: one.get(name, OneOf(moved.replaced)) for name in said}
 
 
 @SHIFT.sentence("[[here ]]with “<other:w>”")
