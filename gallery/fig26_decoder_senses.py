@@ -6,9 +6,11 @@ output {minilm.right} are correct in all-MiniLM-L6-v2 ({minilm.low:.0%} to {mini
 interval of {level:.0%}, as the bands) and {smollm2.right} in SmolLM2 ({smollm2.low:.0%} to
 {smollm2.high:.0%}); guessing is correct for {chance:.0%}. The senses are separated from layer
 {minilm.since} of {minilm.layers} on, and from layer {smollm2.since} of {smollm2.layers}. The mean
-static embedding of the words before it needs no attention and is correct for {minilm.words:.0%}
-and {smollm2.words:.0%}. It is below the band in {minilm.beyond} (inputs of layers, output) of
-MiniLM and in {smollm2.beyond} of SmolLM2. The sentences were written for this figure and are few.
+static embedding of the words before it (dashed) needs no attention and is correct for
+{minilm.words:.0%} and {smollm2.words:.0%}: each model has embeddings of its own, and those of
+SmolLM2 are hardly better than guessing here. It is below the band in {minilm.beyond} (inputs of
+layers, output) of MiniLM and in {smollm2.beyond} of SmolLM2. The sentences were written for this
+figure and are few.
 """
 
 from types import SimpleNamespace
@@ -29,7 +31,7 @@ ends = [[f"{start} the bank" for start in s.replace("\n", "|").split("|")] for s
 sentences = dict(zip(("river", "money"), ends, strict=True))
 results = [attnviz.senses("bank", sentences, model=name) for name in (None, "smollm2")]
 chance, count, level = results[0].chance, len(results[0].occurrences), 0.95
-NAMES = "all-MiniLM-L6-v2, an encoder", "SmolLM2, a decoder"
+NAMES = "MiniLM, an encoder: its embeddings do, too", "SmolLM2, a decoder: its embeddings do not"
 BAND = "accuracy", "low", "high"
 
 
@@ -51,7 +53,7 @@ with attnviz.plot.style():
         from_here(ax, result.since, 0.05)
         look = {"ha": "right", "va": "top"}
         ax.text(end, 0.83, f"vector of “bank”: {last.accuracy:.0%}", color="C0", **look)
-        ax.text(end, words - 0.015, f"words before, no attention: {words:.0%}", color="C1", **look)
+        ax.text(end, words - 0.015, f"embeddings of words before: {words:.0%}", color="C1", **look)
         ax.text(end, chance - 0.015, f"guessing: {chance:.0%}", color="0.4", **look)
         ax.set(title=name, xlabel="layer (last: output)", ylabel="correct sense")
     shares(*axes)

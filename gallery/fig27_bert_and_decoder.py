@@ -1,19 +1,15 @@
-"""BERT attends both ways, a decoder only back; both give most to a sink
+"""An encoder attends both ways, a decoder only back; both give most to a sink
 
-Maps of one text: in each model the head in which its content words attend to each other most,
-beyond what distance and key explain (layer.head, counted from 0). In head
-{heads[0].layer}.{heads[0].head} of all-MiniLM-L6-v2 “dog” gives “chased”, which follows,
-{given[0]:.0%} of its attention. In SmolLM2 it cannot; there, in head
-{heads[1].layer}.{heads[1].head}, “chased” gives “dog” {given[1]:.0%}. Bars: where words attend, the
-mean of all heads and {texts} texts. MiniLM gives later words {minilm[3]:.0%}, earlier ones
-{minilm[1]:.0%}; the mask of SmolLM2 gives later words {smollm2[3]:.0%}. Both give more than half to
-a sink: MiniLM {minilm[0]:.0%} to [CLS] and [SEP], SmolLM2 {smollm2[0]:.0%} to the first word, as it
-reads no special token. Uniform weights would give the sinks {even[0]:.0%} and {even[1]:.0%}.
+Above is one text, the mean map of all heads. In all-MiniLM-L6-v2 words attend to earlier and to
+later ones; the mask of SmolLM2 hides the later ones (hatched). Both give most to the first token
+(red): [CLS], or the first word, as SmolLM2 reads no special token. Below are the means of {texts}
+texts: MiniLM gives later words {minilm[3]:.0%}, earlier ones {minilm[1]:.0%}; the mask of SmolLM2
+gives later words {smollm2[3]:.0%}. Both give more than half to a sink: MiniLM {minilm[0]:.0%},
+SmolLM2 {smollm2[0]:.0%}. Uniform weights would give the sinks {even[0]:.0%} and {even[1]:.0%}.
 """
 
-import matplotlib.pyplot as plt
 import numpy as np
-from panels import CLAIM, WIDTH, panels
+from panels import CLAIM, WIDTH, frame_cells, panels
 
 import attnviz
 
@@ -36,22 +32,22 @@ def shares(results, even=False):  # of the sink, earlier words, the word itself 
 
 
 bars, even = (np.array([shares(one, even) for one in models]) for even in (False, True))
-(minilm, smollm2), even, given, texts = bars, even[:, 0], [], len(models[0])
-names, heads = ("MiniLM", "SmolLM2"), [attnviz.rank_heads(one[0]).best for one in models]
+(minilm, smollm2), even, texts = bars, even[:, 0], len(models[0])
+names = "MiniLM", "SmolLM2"
+titles = "MiniLM, an encoder, looks both ways", "SmolLM2, a decoder, looks only back"
 beside, stacked = ("01;22", (1, 1), (5, 1), 0.61), ("0;1;2", (1,), (6, 6, 1.5), 2.1)
 with attnviz.plot.style():
     fig, *axes = panels(__doc__.splitlines()[0], beside, stacked)
-    for n, (q, to, k) in enumerate((("dog", "ahead to", "chased"), ("chased", "back at", "dog"))):
-        drawn = attnviz.attention_map(models[n][0], layer=heads[n].layer, head=heads[n].head)
-        cell = drawn.columns.index(k), drawn.rows.index(q)
-        given.append(drawn.weights[cell[::-1]])
-        name = f"{names[n]} {heads[n].layer}.{heads[n].head}: “{q}” looks {to} “{k}” {given[n]:.0%}"
-        ax = attnviz.plot.heatmap(drawn, ax=axes[n], title=name, annot=False)
-        ax.add_patch(plt.Rectangle(cell, 1, 1, ec=CLAIM, fc="none", lw=1.5))
+    for ax, title, (one, *_) in zip(axes, titles, models, strict=False):
+        layers, heads = map(range, one.weights().shape[:2])
+        drawn = attnviz.attention_map(one, layer=[*layers], head=[*heads])
+        attnviz.plot.heatmap(drawn, ax=ax, title=title, annot=False)
+        frame_cells(ax, [(0, 0)], len(drawn.rows))  # the sink
     for n, name in enumerate(("sink ([CLS], [SEP], first word)", "earlier", "itself", "later")):
         look = {"label": name, "color": ("0.75", "#9aaed4", "#dfe5f2", "#e6bd8f")[n]}
         drawn = axes[2].barh(names, bars[:, n], 0.7, bars[:, :n].sum(1), **look)
-        axes[2].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center")
+        look = {"color": CLAIM, "weight": "bold"} if n == 0 else {}
+        axes[2].bar_label(drawn, fmt=lambda x: f"{x:.0%}" if x else "", label_type="center", **look)
     axes[2].set(xlim=(0, 1), xticks=[], ylim=(1.5, -0.5), xlabel="attention, mean of all heads")
     axes[2].legend(ncols=4 if WIDTH > 127 else 2, loc="lower left", bbox_to_anchor=(0, 1))
 proof, other = (attnviz.AgreementReport.joined(r.agreement for r in one) for one in models[::-1])

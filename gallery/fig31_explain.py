@@ -1,11 +1,11 @@
-"""“{cause}” makes SmolLM2 say “Paris” and not “London”
+"""“{cause}” raises “Paris” over “London” most
 
-The text is “{text}”, and the number is the logit of “Paris” minus that of “London”: {here:.1f} in
-this text, and {alone:.1f} where each token reads only itself and the sink. Each word is colored by
-what changing it takes away, the mean over separate runs of {ways} kinds. One kind is to delete it:
-without “{cause}” {lost:.1f} is lost, without “{second}” {less:.1f}, and without each other word
-{rest:.1f} or less. The split changes no word. Its contributions over all paths sum to the
-difference of both numbers, {total:.2f}.
+The text is “{text}”, after which SmolLM2 says “Paris”. The number is the logit of “Paris” minus
+that of “London”: {here:.1f} in this text, and {alone:.1f} where each token reads only itself and
+the sink. Each word is colored by what changing it takes away, the mean over separate runs of {ways}
+kinds. One kind is to delete it: without “{cause}” {lost:.1f} is lost and “London” is ahead, without
+“{second}” {less:.1f}, and without each other word {rest:.1f} or less. The split changes no word.
+Its contributions over all paths sum to the difference of both numbers, {total:.2f}.
 """
 
 import attnviz

@@ -33,8 +33,11 @@ for n in range(count):
     if rests[n]:
         frame(ax, divmod(n, len(maps.numbers)), (1, 1), linewidth=0.8)
 ax.axvline(half, color=CLAIM, lw=2)
-name = f"{late} of the {resting} heads that rest on the first word →"
 look = {"color": CLAIM, "weight": "bold", "size": 7, "va": "center"}
-ax.text(half + 0.9, -0.077, name, transform=ax.get_xaxis_transform(), **look)
+look["transform"] = ax.get_xaxis_transform()
+ax.text(half + 0.9, -0.077, f"{late} of the {resting} heads that rest on the first word →", **look)
+ax.text(half - 1.9, -0.077, f"← {resting - late} of them", ha="right", **look)
+shown = [text.get_text() for text in fig.axes[1].texts[1::2]].index("first")
+fig.axes[1].texts[2 * shown + 1].set(color=CLAIM, weight="bold")
 source = f"“{text}”, read by SmolLM2-135M-Instruct (4-bit weights)"
 fig = attnviz.plot.add_caption(fig, text=source, agreement=maps.agreement)

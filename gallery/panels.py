@@ -71,6 +71,16 @@ def percents(ax):
     ax.minorticks_off()
 
 
+def counts(ax, title, names, some, whole):
+    """Draw how many of how many each has, in red: what the title sums up."""
+    ax.barh(names, whole, 0.6, color=FAINT)
+    ax.barh(names, some, 0.6, color=CLAIM)
+    for y, (n, of) in enumerate(zip(some, whole, strict=True)):
+        ax.text(of, y, f"  {n} of {of}", color=CLAIM, weight="bold", size=6, va="center")
+    ax.set(title=title, ylim=(len(names) - 0.5, -0.5), xticks=[])
+    bare(ax)
+
+
 def stacked_bars(ax, parts, colors):
     """Draw percentages side by side, a bar for each row, with names above and sums at the ends."""
     end = 0 * sum(parts.values())
@@ -95,6 +105,30 @@ def gray_map(ax, shares, **names):
         number.set_color("white" if share > 0.6 else LIGHT.ink)
     ax.tick_params(axis="y", rotation=0)
     ax.set(**names)
+
+
+def frame_cells(ax, cells, high=1):
+    """Frame what the title says: cells of a map, each by its row and column."""
+    for row, column in cells:
+        look = {"ec": CLAIM, "fill": False, "lw": 1.2, "clip_on": False, "zorder": 4}
+        ax.add_patch(plt.Rectangle((column, row), 1, high, **look))
+
+
+def signed_map(ax, matrix, labels, claimed, **names):
+    """Draw weights as shares of the sizes of their row, on one scale; frame the claimed cells."""
+    shares = matrix / abs(matrix).sum(-1, keepdims=True)
+    mesh = sns.heatmap(
+        shares, cmap=LIGHT.values, vmin=-1, vmax=1, cbar=False, ax=ax, mask=shares == 0,
+        xticklabels=labels, yticklabels=labels, square=True,
+    ).collections[0]  # fmt: skip
+    size = len(matrix)  # later tokens, which are hidden: a staircase
+    later = [(n + 1, n + k) for n in range(size) for k in (0, 1)]
+    look = {"fc": "none", "ec": "0.85", "hatch": "/////", "lw": 0}
+    ax.add_patch(plt.Polygon([*later, (size, 0)], **look))
+    frame_cells(ax, claimed)
+    ax.tick_params(length=0, rotation=0)
+    ax.set(**names)
+    return mesh
 
 
 def maps_with_claim(figure, axes, maps, claimed, low, side, label):

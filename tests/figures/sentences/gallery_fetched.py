@@ -23,7 +23,7 @@ from transformers import AutoImageProcessor, AutoProcessor
 
 from attnviz.models.named import NAMED
 from figures.sentences import gallery
-from figures.sentences.maps import HALF, relations, rules_of
+from figures.sentences.maps import HALF, rules_of
 from figures.sentences.reading import read_number
 
 CAPTIONS = {}
@@ -154,35 +154,26 @@ def sinks():
     plain = [encode("smollm2", text) for text in texts_of("fig23_sink")]
     started = [(start, *ids) for ids in plain]
     even = np.mean([1 / (t + 1) for ids in plain for t in range(1, len(ids))])
-    first = received(plain, 0)
-    by_layer = first.mean(1)
-    onset = max(np.flatnonzero(by_layer <= 2 * even)) + 1
-    return first, received(started, 0), received(started, 1), even, onset
+    return received(plain, 0), received(started, 0), received(started, 1), even
 
 
-@SINK.sentence("The first token takes <share> of the attention from layer <onset> on")
+@SINK.sentence("A word takes <first> of the attention if it is first, <behind> after a start token")
 def sink_title(facts, said):
-    first, _, _, _, onset = sinks()
-    return {"share": first[onset:].mean(), "onset": onset}
+    first, _, behind, _ = sinks()
+    return {"first": first.mean(), "behind": behind.mean()}
 
 
 @SINK.sentence(
-    "<texts> texts, read by SmolLM2: the share of all attention that goes to the first token, by "
-    "layer (the mean over heads and words)."
+    "<texts> texts, read by SmolLM2: the share of all attention that goes to one token, by layer "
+    "(the mean over heads and later words) and at the right the mean of all layers."
 )
 def sink_texts(facts, said):
     return {"texts": len(texts_of("fig23_sink"))}
 
 
-@SINK.sentence("Uniform weights would give <even> (dashed).")
+@SINK.sentence("Uniform weights would give the first word <even> (dashed).")
 def sink_even(facts, said):
     return {"even": sinks()[3]}
-
-
-@SINK.sentence("Until layer <before> it is <early> on average.")
-def sink_early(facts, said):
-    first, onset = sinks()[0], sinks()[4]
-    return {"before": onset - 1, "early": first[:onset].mean()}
 
 
 @SINK.sentence("<resting> of <heads> heads give it more than half.")
@@ -192,13 +183,14 @@ def sink_heads(facts, said):
 
 
 @SINK.sentence(
-    "It is the place that counts and not the word: with a start token in front, that one receives "
-    "<special> from layer <onset> on, and the first word, now after it, <left>."
+    "With a start token in front, the first word of a text comes <place:first|second>: that token "
+    "receives <special>.",
+    "So it is the place that counts and not the word.",
 )
 def sink_start(facts, said):
-    _, special, behind, _, onset = sinks()
-    assert special[onset:].mean() > 10 * behind[onset:].mean()
-    return {"special": special[onset:].mean(), "onset": onset, "left": behind[onset:].mean()}
+    first, special, behind, _ = sinks()
+    assert min(first.mean(), special.mean()) > 10 * behind.mean()
+    return {"place": "second", "special": special.mean()} if said else {}
 
 
 SINK.words(
@@ -402,11 +394,14 @@ def last_since(facts, said):
 
 
 @LAST.sentence(
-    "The mean static embedding of the words before it needs no attention and is correct for <one> "
-    "and <two>."
+    "The mean static embedding of the words before it (dashed) needs no attention and is correct "
+    "for <one> and <two>: each model has embeddings of its own, and those of SmolLM2 are hardly "
+    "better than guessing here."
 )
 def last_context(facts, said):
+    """An interval of the second, and not of the first, includes guessing."""
     (_, one, count), (_, two, _) = map(last_words, NAMES)
+    assert widest(two, count)[0, 0] < 0.5 < min(two / count, widest(one, count)[1, 0])
     return {"one": one / count, "two": two / count}
 
 
@@ -702,12 +697,20 @@ def atoms_title(facts, said):
 @ATOMS.sentence(
     "In layer <layer>, head <head>, an atom of the product gives its largest weight among the "
     "atoms of the reactants to the one that it comes from: for <right> of <count> atoms, in the "
-    "<reactions> reactions whose maps are published with its package (Schwaller et al.)."
+    "<reactions> reactions whose maps are published with its package (Schwaller et al.; the bars)."
 )
 def atoms_right(facts, said):
-    """The head is one of the best."""
+    """The head is one of the best; the bars have what it tells of each reaction."""
     right = right_atoms()
     best = np.argwhere(right == right.max())
+    layer, head = int(said["layer"]), int(said["head"])
+    drawn = (gallery.GALLERY / "images" / "fig21_atoms.svg").read_text("utf-8")
+    bars = [
+        ((weights[layer, head].argmax(-1) == origins).sum(), len(origins))
+        for weights, origins in mapped()
+    ]
+    found = re.findall(r">\s*(\d+) of (\d+)<", drawn)
+    assert [(int(some), int(whole)) for some, whole in found] == bars
     assert [int(said["layer"]), int(said["head"])] in best.tolist()
     one = {"layer": int(said["layer"]), "head": int(said["head"]), "right": right.max()}
     return one | {"count": sum(len(one) for _, one in mapped()), "reactions": len(published())}
@@ -763,7 +766,7 @@ def file_atoms(file, said):
     return {"layer": 10, "head": 5}
 
 
-gallery.FILES.words("Same number and color: where its weight is largest.")
+gallery.FILES.words("Red: the largest weight of a row.")
 
 # ------------------------------------------------------------------------------ pairs of WordNet
 
@@ -1028,14 +1031,7 @@ def shares_of_places(runs, *, even=False):
     return np.mean(found, axis=0)
 
 
-def best_of_first(runs):
-    """Return the head in which content words of the first text relate most, and its weights."""
-    scores = relations(runs[0], runs[0].weights)
-    layer, head = divmod(int(scores.argmax()), runs[0].weights.shape[1])
-    return f"{layer}.{head}", runs[0].weights[layer, head], runs[0].columns
-
-
-@TWO.sentence("BERT attends both ways, a decoder only back; both give most to a sink")
+@TWO.sentence("An encoder attends both ways, a decoder only back; both give most to a sink")
 def two_title(facts, said):
     minilm, smollm2 = map(shares_of_places, both_read())
     assert min(minilm[1], minilm[3]) > 0.1
@@ -1044,55 +1040,40 @@ def two_title(facts, said):
     return {}
 
 
-TWO.words(
-    "Maps of one text: in each model the head in which its content words attend to each other "
-    "most, beyond what distance and key explain (layer.head, counted from 0)."
+@TWO.sentence(
+    "Above is one text, the mean map of all heads.",
+    "In all-MiniLM-L6-v2 words attend to earlier and to later ones; the mask of SmolLM2 hides the "
+    "later ones (hatched).",
+    "Both give most to the first token (red): [CLS], or the first word, as SmolLM2 reads no "
+    "special token.",
 )
+def two_maps(facts, said):
+    """Of the first text, whose maps are drawn: words give the first token more than any other."""
+    for first, *_ in both_read():
+        means = first.weights.mean((0, 1))
+        words = [n for n, special in enumerate(first.special_columns) if n and not special]
+        assert means[words].mean(0).argmax() == 0
+        later = means[words][:, words] * ~np.tri(len(words), dtype=bool)
+        assert (later[:-1].max(1) > 0).all() == (first.masked is None)
+        assert not later.any() or first.masked is None
+    assert not any(both_read()[1][0].special_columns)
+    return {}
 
 
 @TWO.sentence(
-    "In head <head:h> of all-MiniLM-L6-v2 “<query:w>” gives “<key:w>”, which follows, <weight> of "
-    "its attention."
-)
-def two_minilm(facts, said):
-    head, weights, words = best_of_first(both_read()[0])
-    query, key = words.index("dog"), words.index("chased")
-    assert query < key
-    return {"head": head, "query": "dog", "key": "chased", "weight": weights[query, key]}
-
-
-@TWO.sentence(
-    "In SmolLM2 it cannot; there, in head <head:h>, “<query:w>” gives “<key:w>” <weight>."
-)
-def two_smollm2(facts, said):
-    head, weights, words = best_of_first(both_read()[1])
-    query, key = words.index("chased"), words.index("dog")
-    assert weights[key, query] == 0
-    return {"head": head, "query": "chased", "key": "dog", "weight": weights[query, key]}
-
-
-@TWO.sentence("Bars: where words attend, the mean of all heads and <texts> texts.")
-def two_texts(facts, said):
-    return {"texts": len(both_read()[0])}
-
-
-@TWO.sentence(
-    "MiniLM gives later words <later>, earlier ones <earlier>; the mask of SmolLM2 gives later "
-    "words <masked>."
+    "Below are the means of <texts> texts: MiniLM gives later words <later>, earlier ones "
+    "<earlier>; the mask of SmolLM2 gives later words <masked>."
 )
 def two_ways(facts, said):
     minilm, smollm2 = map(shares_of_places, both_read())
-    return {"later": minilm[3], "earlier": minilm[1], "masked": smollm2[3]}
+    one = {"later": minilm[3], "earlier": minilm[1], "masked": smollm2[3]}
+    return one | {"texts": len(both_read()[0])}
 
 
-@TWO.sentence(
-    "Both give more than half to a sink: MiniLM <one> to [CLS] and [SEP], SmolLM2 <two> to the "
-    "first word, as it reads no special token."
-)
+@TWO.sentence("Both give more than half to a sink: MiniLM <one>, SmolLM2 <two>.")
 def two_sinks(facts, said):
     (minilm, *_), (smollm2, *_) = map(shares_of_places, both_read())
     assert min(minilm, smollm2) > HALF
-    assert not any(any(run.special_columns) for run in both_read()[1])
     return {"one": minilm, "two": smollm2}
 
 
@@ -1154,26 +1135,28 @@ def most_lost():
     return sorted(lost, key=lambda word: -lost[word])
 
 
-@WHY.sentence("“<word:w>” makes SmolLM2 say “<said:w>” and not “<other:w>”")
+@WHY.sentence("“<word:w>” raises “<said:w>” over “<other:w>” <how:most|least>")
 def why_title(facts, said):
-    """It is the most probable next token; without the word the other one is ahead."""
-    module, tokenizer = eager("smollm2")
+    """Deleting it takes most."""
     word = most_lost()[0]
-    with torch.no_grad():
-        first = module(torch.tensor([eiffel_ids()])).logits[0, -1].argmax()
-    assert tokenizer.decode([first]).strip() == "Paris"
-    assert lost_if_deleted()[word] > lead_here_and_alone()[0] > 0
-    return {"word": word, "said": "Paris", "other": "London"}
+    assert lost_if_deleted()[word] > 0
+    return {"word": word, "said": "Paris", "other": "London", "how": "most"}
 
 
 @WHY.sentence(
-    "The text is “<text:w>”, and the number is the logit of “<said:w>” minus that of “<other:w>”: "
-    "<here> in this text, and <alone> where each token reads only itself and the sink."
+    "The text is “<text:w>”, after which SmolLM2 says “<said:w>”.",
+    "The number is the logit of “<said:w>” minus that of “<other:w>”: <here> in this text, and "
+    "<alone> where each token reads only itself and the sink.",
 )
 def why_lead(facts, said):
+    """It is the most probable next token."""
+    module, tokenizer = eager("smollm2")
+    with torch.no_grad():
+        first = module(torch.tensor([eiffel_ids()])).logits[0, -1].argmax()
+    assert tokenizer.decode([first]).strip() == "Paris"
     here, alone = lead_here_and_alone()
-    one = {"text": EIFFEL, "said": "Paris", "other": "London"}
-    return one | {"here": here, "alone": alone}
+    one = {"text": EIFFEL, "said": "Paris", "other": "London", "here": here, "alone": alone}
+    return {name: one[name] for name in said}
 
 
 @WHY.sentence(
@@ -1189,12 +1172,14 @@ def why_colors(facts, said):
 
 
 @WHY.sentence(
-    "One kind is to delete it: without “<word:w>” <lost> is lost, without “<second:w>” <less>, and "
-    "without each other word <rest> or less."
+    "One kind is to delete it: without “<word:w>” <lost> is lost and “<other:w>” is ahead, without "
+    "“<second:w>” <less>, and without each other word <rest> or less."
 )
 def why_deleted(facts, said):
     lost, (first, second, third, *_) = lost_if_deleted(), most_lost()
-    one = {"word": first, "second": second, "lost": lost[first], "less": lost[second]}
+    assert lost[first] > lead_here_and_alone()[0] > lost[second]
+    one = {"other": "London"}
+    one |= {"word": first, "second": second, "lost": lost[first], "less": lost[second]}
     return one | {"rest": lost[third]}
 
 
@@ -1240,7 +1225,7 @@ of_file(
     "Colors: measured effect, the logits that are lost in separate runs, mean of knock-out, "
     "delete, replace, each scaled to their mean deviation.",
     "Compared with the same text, where every token may read only itself and special tokens.",
-    "Ρ: rank correlation (Spearman) with the measured effect, and its 95 % interval over words of "
+    "Rank correlation: Spearman's ρ with the measured effect, and its 95 % interval over words of "
     "this text and over the words that replace them.",
 )
 

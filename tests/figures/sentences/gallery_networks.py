@@ -460,7 +460,11 @@ def learning_roles(model, said):
 
 # ------------------------------------------------------------------------------- linear attention
 
-LINEAR = caption("fig29_linear_attention")
+LINEAR = caption(
+    "fig29_linear_attention",
+    "Each is drawn as a share of the sizes of all weights of its row.",
+    "In the second half the symbol to copy is what followed the same symbol before (red).",
+)
 KINDS = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("linear", 1)}
 PERIOD = 8
 
@@ -492,9 +496,11 @@ def outlined(matrices):
 
 
 def drawn_shares():
-    """Return the head and the share in the title of each panel of the drawn file."""
+    """Return the head and the share of each panel of the drawn file."""
     file = html.unescape((GALLERY / "images" / "fig29_linear_attention.svg").read_text("utf-8"))
-    return [re.search(rf"{name}, head (\d): (\d+%)", file).groups() for name in KINDS]
+    (heads,) = re.findall(r"trained to copy, heads (\d), (\d) and (\d)\.", file)
+    shares = re.findall(r">(\d+%) of the weight<", file)
+    return [*zip(heads, shares, strict=True)]
 
 
 @LINEAR.sentence("Softmax copies from one symbol, linear attention with spread, signed weights")
@@ -541,9 +547,8 @@ def linear_signed(model, said):
 
 
 @LINEAR.sentence(
-    "Drawn is the head of each in which, in the second half, what followed the same symbol before "
-    "(outlined) has the largest share of the sizes of all weights: head <a> with <softmax>, head "
-    "<b> with <delta> and head <c> with <mamba>."
+    "Drawn is the head of each that gives it the largest share: head <a> with <softmax>, head <b> "
+    "with <delta> and head <c> with <mamba>."
 )
 def linear_shares(model, said):
     shares = [*map(outlined, trained_in_turn()[1].values())]
