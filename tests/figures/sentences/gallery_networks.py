@@ -498,7 +498,7 @@ def outlined(matrices):
 def drawn_shares():
     """Return the head and the share of each panel of the drawn file."""
     file = html.unescape((GALLERY / "images" / "fig29_linear_attention.svg").read_text("utf-8"))
-    (heads,) = re.findall(r"trained to copy, heads (\d), (\d) and (\d)\.", file)
+    heads = re.search(r"trained to copy, heads (\d), (\d) and (\d)\.", file).groups()
     shares = re.findall(r">(\d+%) of the weight<", file)
     return [*zip(heads, shares, strict=True)]
 
