@@ -8,17 +8,22 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from attnviz.attribution.reference import Reading, is_causal
+from attnviz.attribution.reference import Reading, encode_after, is_causal
 from attnviz.attribution.target import Readout, Target, base_of, copies_of
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean
+from attnviz.inputs.batch import parse_inputs
+from attnviz.inputs.text import spelled
+from attnviz.inputs.tokens import TextSource
+from attnviz.models.pretrained import pooling_of
 from attnviz.pipeline.attend import Model
 from attnviz.results.base import Rules, Savable
 
-Kind: TypeAlias = Literal["next token", "masked token", "class"]
-Number: TypeAlias = Literal["difference", "log-probability", "logit"]
+Kind: TypeAlias = Literal["next token", "masked token", "class", "similarity"]
+Number: TypeAlias = Literal["difference", "log-probability", "logit", "similarity"]
 
 _TIED = 0.5  # a difference of logits that is none: 62 % against 38 % at the most
 _SAME = 1e-4  # of the largest logit: rounding
@@ -56,6 +61,23 @@ class Prediction(Readout):
         # The functions of log-softmax, one by one, so that each has its DeepLIFT multiplier.
         largest = logits.detach().max()
         return (chosen - largest) - (logits - largest).exp().sum(-1, keepdim=True).log()
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity(Prediction):
+    """The cosine of the mean hidden state at `rows` and another vector, (N, 1)."""
+
+    other: Tensor = field(kw_only=True)  # of norm 1, (d,)
+
+    @property
+    def number(self) -> Number:
+        """What is explained, in words."""
+        return "similarity"
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """Return the number of each run, (N, 1), from the hidden states."""
+        pooled = Readout.__call__(self, output)
+        return pooled @ self.other[:, None] * pooled.square().sum(-1, keepdim=True).rsqrt()
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +119,26 @@ class Choices:
     rows: tuple[int, ...]
     logits: Tensor
     notes: list[str] = field(default_factory=list)  # on what is chosen
+    other: tuple[str, Tensor] | None = None  # of a similarity: the text, and its unit vector (d,)
+
+    @classmethod
+    def like(cls, model: Model, reading: Reading, other: TextSource) -> Choices:
+        """Compare a text with another one by the cosine of their pooled hidden states."""
+        pooling = pooling_of(model.name, model.module)
+        notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
+        base = base_of(model.module)
+
+        def pool(inputs: Mapping[str, Tensor]) -> tuple[tuple[int, ...], Tensor]:
+            rows = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
+            readout = Readout(base, tuple(range(inputs["input_ids"].shape[1]))[rows])
+            with restoring(model.module):
+                return readout.rows, normalize(readout.run(inputs)[0], dim=0)
+
+        rows, here = pool(reading.inputs)
+        _, there = pool(encode_after(model, other, reading.bos).inputs)
+        (text,) = parse_inputs(other).texts or ("",)
+        known = spelled(model.checkpoint, text)[0], there
+        return cls(model, reading, "similarity", rows, (here @ there)[None], notes, known)
 
     @classmethod
     def of(cls, model: Model, reading: Reading) -> Choices:
@@ -145,7 +187,8 @@ class Choices:
     @property
     def is_distribution(self) -> bool:
         """Whether the softmax of the logits is what the model predicts."""
-        return self.kind != "class" or self._problem in (None, "single_label_classification")
+        is_token = self.kind in ("next token", "masked token")
+        return is_token or self._problem in (None, "single_label_classification")
 
     @property
     def probabilities(self) -> Tensor:
@@ -157,6 +200,9 @@ class Choices:
 
     def target(self, choice: int, other: int | None, *, log: bool = True) -> Target:
         """Return the prediction of a choice, or of its difference from another."""
+        if self.other is not None:
+            pooled = base_of(self.model.module), self.rows, choice, None, self.kind, False
+            return self.reading.target(self.model, Similarity(*pooled, other=self.other[1]))
         site, log = (self.model.module, self.rows), log and self.is_distribution
         readout = Prediction(*site, choice, other, self.kind, log, stacks=self.reading.stacks)
         return self.reading.target(self.model, readout)
@@ -179,7 +225,9 @@ class Choices:
         return None
 
     def label(self, choice: int) -> str:
-        """Return a token without its leading blank, or the name of a class."""
+        """Return a token without its leading blank, the name of a class, or the other text."""
+        if self.other is not None:
+            return self.other[0]
         if self.kind == "class":
             names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
             return str(names.get(choice, choice))

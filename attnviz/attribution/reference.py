@@ -238,7 +238,8 @@ def make_reference(
     elif named == "mask":
         other = with_token_ids(inputs, target.masked_ids())
         mask = getattr(model.tokenizer, "mask_token", "masked")
-        description = f"the same {text}, where all other words are {mask}"
+        others = "words" if target.readout.is_pooled else "other words"
+        description = f"the same {text}, where all {others} are {mask}"
     else:
         is_name = isinstance(reference, str) and " " not in reference.strip()
         hint = did_you_mean(str(reference), ("gate", "mask")) if is_name else ""

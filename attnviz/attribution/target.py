@@ -143,6 +143,11 @@ class Readout:
         """The positions that no reference changes: those of the word itself."""
         return self.rows
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the output is a mean over the positions of words that a reference changes."""
+        return len(self.rows) > 1 and not self.fixed
+
     def __call__(self, output: Tensor) -> Tensor:
         """Return what is read of each run, (N, d), from the first output of the model."""
         return output[:, list(self.rows)].mean(1)
@@ -177,7 +182,7 @@ class Readout:
 
         source = moved(self.stacks.source)
         ends = [moved(place + 1) - 1 for place in self.positions]
-        rows = tuple(max(end - source, 0) for end in ends)
+        rows = tuple(dict.fromkeys(max(end - source, 0) for end in ends))
         return replace(self, rows=rows, stacks=replace(self.stacks, source=source))
 
 
@@ -215,7 +220,7 @@ class Target:
     @property
     def ranked(self) -> set[int]:
         """The positions of tokens that are neither special, nor the sink, nor explained."""
-        kept = {self.sink, *self.readout.positions}
+        kept = {self.sink, *(() if self.readout.is_pooled else self.readout.positions)}
         return {n for n, flag in enumerate(self.special) if not flag and n not in kept}
 
     def outputs(self, count: int, ids: Tensor | None = None) -> Tensor:

@@ -51,6 +51,11 @@ _ARGUMENTS = {
     "image": ("pixel_values",),
     "audio": ("input_features", "input_values"),
 }
+_POOLINGS = {  # as sentence-transformers names them
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_lasttoken": "last",
+}
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 _WEIGHTS = {
     "model.safetensors": ("*.safetensors",),
@@ -381,6 +386,24 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
     """Return the number of rows of the input embedding; None where the model has no such table."""
     embedding = embedding_of(module)
     return None if embedding is None else len(embedding.weight)
+
+
+def pooling_of(name: str, module: PreTrainedModel) -> str | None:
+    """Return which states a model of sentence-transformers pools: "mean", "first" or "last".
+
+    None if it is no such model. InputError if the cosine of its embeddings needs more than that.
+    """
+    folder = Path(module.name_or_path or "")
+    if not (file := folder / "1_Pooling" / "config.json").is_file():
+        return None
+    used = [mode for mode, is_used in read_json(name, file).items() if is_used is True]
+    found = [_POOLINGS.get(mode) for mode in used if mode.startswith("pooling_mode_")]
+    if len(found) != 1 or found[0] is None or any(folder.glob("*_Dense")):
+        raise InputError(
+            f"{name} does more than to pool the mean, the first or the last of its states, so its "
+            "similarities cannot be explained. Choose another model."
+        )
+    return found[0]
 
 
 @dataclass(frozen=True, eq=False)

@@ -338,6 +338,7 @@ CALLS: dict[str, Call] = {
             "text": "a dog",
             "target": "left",
             "against": "left",
+            "similar_to": "a dog",
             "number": With("logit", target="left"),
             "reference": "a dog",
             "methods": "rollout",

@@ -44,7 +44,7 @@ KINDS = {
     "size": {"width", "size"},
     "words": {
         "text", "texts", "pair", "target", "query", "key", "word", "against", "knock_out", "patch",
-        "reference", "sentences", "toward",
+        "reference", "sentences", "toward", "similar_to",
     },
     "file": {"path", "file"},
     "number": {"seed", "top", "sampling_rate", "scale"},

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -46,8 +46,9 @@ def explain(
     *,
     target: str | None = None,
     against: str | None = None,
+    similar_to: TextSource | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
-    reference: TextSource = "gate",
+    reference: TextSource | None = None,
     methods: str | Sequence[str] = ("partial-split",),
     heads: bool = False,
     generate: int = 1,
@@ -70,12 +71,15 @@ def explain(
         Another token or class. The difference of both logits is explained. By default the second
         most probable one, if there is no `target`, the classes exclude each other, and the logits
         differ by half a logit or more. Else the target is explained alone.
+    similar_to : str, ids, BatchEncoding or messages, optional
+        Another text. The cosine of both embeddings is explained, by the pooling of the model.
     number : {"log-probability", "logit"}
         What is explained of a target alone.
-    reference : str, default "gate"
-        What the text is compared with. "gate": the same text, where every token may attend only to
-        itself, to special tokens and to the attention sink. "mask": the same text, where all other
-        words are masked. Otherwise a text with the same number of tokens, also as ids or messages.
+    reference : str, optional
+        What the text is compared with. "gate", the default: the same text, where every token may
+        attend only to itself, to special tokens and to the attention sink. "mask", the default of
+        a similarity if the model has a mask token: the same text, where all other words are masked.
+        Otherwise a text with the same number of tokens, also as ids or messages.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
@@ -92,8 +96,8 @@ def explain(
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
     model : Model, str, path or module
-        From `load`, or what `load` takes: a model that predicts tokens or classes. The bundled
-        model has no such head.
+        From `load`, or what `load` takes: a model that predicts tokens or classes, or for
+        `similar_to` any model of texts, such as the bundled one.
     **inputs
         Further inputs of `attend`: `pair`, `truncate`, `special_tokens`.
 
@@ -129,6 +133,13 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
+    if similar_to is not None:
+        why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
+        changed = {"generate": generate > 1, "number": not log}
+        refuse_given(why, target=target, against=against, decoder=decoder, **changed)
+        choices = Choices.like(model, read(model, source, truncate=truncate), similar_to)
+        how: dict[str, Any] = {"methods": names, "heads": heads, "reference": reference}
+        return explain_prediction(choices.target(0, None), choices, **how)
     if input_kinds(model.module) == ("text",) and has_text_decoder(model.module):
         source = replace(source, targets=[_prefix(model, "" if decoder is None else decoder)])
     else:
@@ -146,7 +157,7 @@ def explain_prediction(
     site: Target,
     choices: Choices,
     *,
-    reference: TextSource = "gate",
+    reference: TextSource | None = None,
     methods: Sequence[str] = (),
     heads: bool = False,
     measure: bool = True,
@@ -155,11 +166,15 @@ def explain_prediction(
     """Explain a prediction by known methods, as `explain`; `measure` changes each word."""
     reading, model, readout = choices.reading, site.model, site.readout
     assert isinstance(readout, Prediction)
+    optional = measure and reference in (None, "gate")
+    if reference is None:
+        has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
+        reference = "mask" if has_mask and readout.is_pooled else "gate"
     compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
     with tracing(model):
         value = site.outputs(1).item()
-    split, missing = _decompose(site, compared, value, optional=measure and reference == "gate")
+    split, missing = _decompose(site, compared, value, optional=optional)
     is_gated = split is not None and compared.gate is not None
     is_same = {"masked token": True, "next token": is_gated}.get(readout.kind, False)
     same = {reading.sink, *([at] if is_same else [])}  # positions with no difference to measure
@@ -167,7 +182,9 @@ def explain_prediction(
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
         words = [groups.positions[index] for index in others]
-        left_out = ("replace",) if split is not None else ("replace", "knock-out")
+        # A word that others cannot read still counts in a mean over all words.
+        is_hidden = split is not None and not readout.is_pooled
+        left_out = ("replace",) if is_hidden else ("replace", "knock-out")
         changes = [name for name in available_interventions(model) if name not in left_out]
         changes = [*changes, "replace"] if measure else []
         lost = intervene(site, words, changes, avoided=token_ids(compared.inputs))
@@ -179,7 +196,7 @@ def explain_prediction(
             if heads:
                 reasons = {}
                 effects, reasons["the heads are"] = attempt(lambda: head_effects(score))
-                if readout.kind != "class":
+                if readout.kind in ("next token", "masked token"):
                     row = readout.rows[0]
                     lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
                 missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
@@ -213,7 +230,7 @@ def explain_prediction(
         heads=effects,
         lens=lens,
         notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
-        agreement=_verify(result.agreement, choices.logits, site, split, value),
+        agreement=_verify(result.agreement, choices, site, split, value),
         provenance=provenance or result.provenance,
     )
 
@@ -335,14 +352,19 @@ def _expect_generator(model: Model, how: str) -> None:
 
 
 def _verify(
-    report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, value: float
+    report: AgreementReport,
+    choices: Choices,
+    site: Target,
+    split: Decomposition | None,
+    value: float,
 ) -> AgreementReport:
     """Return a report that covers the sums of the split, and the number by the model as loaded."""
     if split is not None:
         report = check_sums(report, split.relative_error)
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
-    size = logits.double().abs().max().item()
-    return check_hidden_states(report, ours, site.as_loaded(), name="logits", scale=size)
+    size = choices.logits.double().abs().max().item()
+    name = "similarity" if choices.other is not None else "logits"
+    return check_hidden_states(report, ours, site.as_loaded(), name=name, scale=size)
 
 
 @checked_scalars

@@ -24,7 +24,11 @@ from attnviz.results.text import dim, literal, plain_table, signed
 SPLIT = "split"  # the name of the contributions among the methods
 _RESAMPLES = 1000
 _LONGEST = 24  # letters of a word in a sentence
-UNITS = {"difference": "logits", "log-probability": "nats", "logit": "logits"}
+UNITS = {
+    "difference": "logits", "log-probability": "nats", "logit": "logits",
+    "similarity": "points of cosine",
+}  # fmt: skip
+_LONGEST_TEXT = 40  # letters of another text in a sentence
 
 
 @documented
@@ -49,10 +53,12 @@ class ExplainResult(WordResult):
 
     main_array: ClassVar[str | None] = "credit"
 
-    target: str = doc("The token or class that is explained.")
+    target: str = doc("The token or class that is explained, or the text of a similarity.")
     against: str | None = doc("The one that it is compared with.")
-    kind: str = doc('"next token", "masked token" or "class".')
-    number: str = doc('What is explained: "difference" (of logits), "log-probability" or "logit".')
+    kind: str = doc('"next token", "masked token", "class" or "similarity".')
+    number: str = doc(
+        'What is explained: "difference" (of logits), "log-probability", "logit" or "similarity".'
+    )
     value: float = doc("The number in the text.")
     baseline: float = doc(
         "The number in the reference. The contributions of the words sum to the difference. NaN "
@@ -60,7 +66,7 @@ class ExplainResult(WordResult):
     )
     probability: float = doc(
         "The probability of the target: by the softmax, or by the sigmoid where a text has several "
-        "labels at once. NaN for a score (regression, a reranker), which has none."
+        "labels at once. NaN for a score (regression, a reranker) and for a similarity."
     )
     top: tuple[str, ...] = doc("The most probable tokens or classes.")
     top_probabilities: tuple[float, ...] = doc("Their probabilities.")
@@ -129,6 +135,8 @@ class ExplainResult(WordResult):
     @property
     def question(self) -> str:
         """What is explained: “Paris” over “London”."""
+        if self.kind == "similarity":
+            return self.quantity
         choices = [self.target] if self.against is None else [self.target, self.against]
         return " over ".join(f"“{literal(choice, _LONGEST)}”" for choice in choices)
 
@@ -137,12 +145,15 @@ class ExplainResult(WordResult):
         """The number that is explained, in words."""
         if self.number == "difference":
             return "the difference of the logits"
+        if self.kind == "similarity":
+            return f"the similarity to “{literal(self.target, _LONGEST_TEXT)}”"
         return f"the {self._number} of “{literal(self.target, _LONGEST)}”"
 
     @property
     def _number(self) -> str:
         """What is explained of the target, in words."""
-        return "score" if math.isnan(self.probability) else self.number
+        is_score = math.isnan(self.probability) and self.kind == "class"
+        return "score" if is_score else self.number
 
     @property
     def share(self) -> str:
@@ -151,8 +162,8 @@ class ExplainResult(WordResult):
 
     @property
     def unit(self) -> str:
-        """The unit of the number: logits, nats of a log-probability, or points of a score."""
-        return "points" if math.isnan(self.probability) else UNITS[self.number]
+        """The unit of the number: logits, nats of a log-probability, or points."""
+        return "points" if self._number == "score" else UNITS[self.number]
 
     @property
     def sources(self) -> list[int]:
@@ -267,6 +278,7 @@ class ExplainResult(WordResult):
         text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {value} here"
         if self.decomposition is not None:
             other = "without context" if "only itself" in self.reference else "in the reference"
+            other = "with all words masked" if "all words are" in self.reference else other
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {share}." if share else "."
         first = self.strongest

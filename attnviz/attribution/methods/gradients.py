@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +14,14 @@ from attnviz.attribution import tracing
 from attnviz.attribution.decomposition import FrozenNonlinearities, credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import METHODS, method
-from attnviz.attribution.target import Readout, Score, copies_of
+from attnviz.attribution.target import (
+    Readout,
+    Score,
+    copies_of,
+    mask_token,
+    token_ids,
+    with_token_ids,
+)
 from attnviz.errors import ModelError
 from attnviz.results.axis import join_axes, token_groups
 
@@ -168,6 +176,7 @@ def partial_split(score: Score) -> Tensor:
     words. Their contributions add up to the difference from the text. In a reference without any
     context, as that of the split, a word that passes on what it has read from another one counts
     nothing. Such words are mostly neighbors, so here one is hidden where the other can be read.
+    Where the output is a mean over all words, those of a part are masked instead.
 
     Sources: DeepLIFT multipliers (Shrikumar et al. 2017, arXiv:1704.02685), averaged over partial
     texts as in Shapley values (Lundberg & Lee 2017, arXiv:1705.07874).
@@ -179,10 +188,16 @@ def partial_split(score: Score) -> Tensor:
     parts = divide([word for word in token_groups(tokens).positions if ranked.issuperset(word)])
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
     size = max(1, batch_size(score.ids) // 2)
+    is_masked = score.readout.is_pooled and score.gate is None
     for start in range(0, len(parts), size):
         batch = parts[start : start + size]
-        gates = gates_without(score.ids.shape[1], batch, score.ids.device)
-        copies = copies_of(score.inputs, 2 * len(gates))
+        gates: Tensor | None = gates_without(score.ids.shape[1], batch, score.ids.device)
+        copies = copies_of(score.inputs, 2 * len(batch))
+        if is_masked:
+            ids = token_ids(copies).clone()
+            for run, words in enumerate(batch):
+                ids[run, list(chain(*words))] = mask_token(score.model)
+            copies, gates = with_token_ids(copies, ids), None
         total += credits(score.readout, copies, score.direction, gates).double().cpu()
     return total / len(DIVISIONS)
 
