@@ -14,15 +14,16 @@ from attnviz.attribution.reference import Reading, encode_after, is_causal
 from attnviz.attribution.target import Readout, Target, base_of, copies_of
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
-from attnviz.errors import InputError, ModelError, did_you_mean
+from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
 from attnviz.inputs.batch import parse_inputs
 from attnviz.inputs.text import spelled
 from attnviz.inputs.tokens import TextSource
 from attnviz.models.pretrained import pooling_of
 from attnviz.pipeline.attend import Model
+from attnviz.results.axis import locate
 from attnviz.results.base import Rules, Savable
 
-Kind: TypeAlias = Literal["next token", "masked token", "class", "similarity"]
+Kind: TypeAlias = Literal["next token", "masked token", "class", "label", "similarity"]
 Number: TypeAlias = Literal["difference", "log-probability", "logit", "similarity"]
 
 _TIED = 0.5  # a difference of logits that is none: 62 % against 38 % at the most
@@ -141,23 +142,35 @@ class Choices:
         return cls(model, reading, "similarity", rows, (here @ there)[None], notes, known)
 
     @classmethod
-    def of(cls, model: Model, reading: Reading) -> Choices:
-        """Run the model, and say what it predicts; raise ModelError if it has no such head."""
+    def of(cls, model: Model, reading: Reading, word: str | None = None) -> Choices:
+        """Run the model, and say what it predicts; raise ModelError if it has no such head.
+
+        word : that a model labels which labels each token; the label is that of its first piece.
+        """
         module, inputs = model.module, reading.inputs
         with restoring(module), torch.no_grad():
             output = module(**inputs)[0]
         ids: list[int] = inputs["input_ids"][0].tolist()
         config: Any = module.config
-        if output.dim() == 2 and output.shape[1] == getattr(config, "num_labels", None):
+        embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+        has_labels = output.shape[-1] == getattr(config, "num_labels", None)
+        if output.dim() == 3 and embeddings is None and has_labels:
+            if word is None:
+                raise InputError(
+                    f"{model.name} labels each token. Name the word whose label is explained: "
+                    "--word (word=)."
+                )
+            row = reading.groups.positions[locate(word, reading.groups)][0]
+            return cls(model, reading, "label", (row,), output[0, row])
+        why = f"{model.name} does not label tokens. Leave it out."
+        refuse_given(why, word=word)
+        if output.dim() == 2 and has_labels:
             with restoring(module):
                 rows = _rows_read(module, inputs)
             return cls(model, reading, "class", rows, output[0])
-        embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
         if output.dim() != 3 or embeddings is None:
             head = "has no head that predicts a token or a class"
-            if output.dim() == 3 and output.shape[-1] == getattr(config, "num_labels", None):
-                head = "labels each token, and one token or class of the whole text is explained"
-            elif output.shape == (1, len(ids)):
+            if output.shape == (1, len(ids)):
                 head = "finds a span of the text, and a token or a class is explained"
             raise ModelError(
                 f"{model.name} {head}. Use a model with one, such as --model smollm2 "
@@ -228,7 +241,7 @@ class Choices:
         """Return a token without its leading blank, the name of a class, or the other text."""
         if self.other is not None:
             return self.other[0]
-        if self.kind == "class":
+        if self.kind in ("class", "label"):
             names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
             return str(names.get(choice, choice))
         tokenizer: Any = self.model.checkpoint.target_tokenizer
@@ -239,7 +252,7 @@ class Choices:
         """Return the id of a token or class; raise InputError for an unknown one."""
         if not isinstance(choice, str) or not choice.strip():
             raise InputError(f"The {what} must be a word, not {choice!r:.60}.")
-        if self.kind == "class":
+        if self.kind in ("class", "label"):
             names = [self.label(index) for index in range(len(self.logits))]
             folded = [name.casefold() for name in names]
             if choice.casefold() in folded:

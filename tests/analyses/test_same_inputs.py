@@ -167,10 +167,6 @@ def quantized(tokenizer):
 
 CANNOT = {
     "quantized": (quantized, "without gradients.*or one not quantized"),
-    "labels of tokens": (
-        lambda tokenizer: classifier(tokenizer, "BertForTokenClassification", num_labels=5),
-        "labels each token",
-    ),
     "spans": (lambda tokenizer: classifier(tokenizer, "BertForQuestionAnswering"), "finds a span"),
     "no padding token": (
         lambda tokenizer: classifier(tokenizer, "LlamaForSequenceClassification"),

@@ -22,6 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from media import chirp, picture, seeing
+from transformers import BertForTokenClassification
 
 import attnviz
 from attnviz import plot
@@ -114,6 +115,9 @@ THINGS: dict[str, Callable[[], Any]] = {
     "bert": lambda: attnviz.load(of_two_layers("bert"), tokenizer=it.tokenizer),
     "gpt": lambda: attnviz.load(of_two_layers("gpt2"), tokenizer=it.tokenizer),
     "bart": lambda: attnviz.load(tiny("bart"), tokenizer=it.tokenizer),
+    "labels": lambda: attnviz.load(
+        BertForTokenClassification(it.bert.module.config), tokenizer=it.tokenizer
+    ),
     "vit": lambda: seeing("vit", it.tokenizer),
     "ear": lambda: seeing("wav2vec2", it.tokenizer),
     "image": lambda: np.asarray(picture()),
@@ -338,6 +342,7 @@ CALLS: dict[str, Call] = {
             "text": "a dog",
             "target": "left",
             "against": "left",
+            "word": With("bank", model=of.labels),
             "similar_to": "a dog",
             "number": With("logit", target="left"),
             "reference": "a dog",

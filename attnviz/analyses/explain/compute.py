@@ -46,6 +46,7 @@ def explain(
     *,
     target: str | None = None,
     against: str | None = None,
+    word: str | None = None,
     similar_to: TextSource | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: TextSource | None = None,
@@ -71,6 +72,9 @@ def explain(
         Another token or class. The difference of both logits is explained. By default the second
         most probable one, if there is no `target`, the classes exclude each other, and the logits
         differ by half a logit or more. Else the target is explained alone.
+    word : str, optional
+        Of a model that labels each token: the word whose label is explained, as in `shift`. The
+        target is the label.
     similar_to : str, ids, BatchEncoding or messages, optional
         Another text. The cosine of both embeddings is explained, by the pooling of the model.
     number : {"log-probability", "logit"}
@@ -136,7 +140,7 @@ def explain(
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
-        refuse_given(why, target=target, against=against, decoder=decoder, **changed)
+        refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
         choices = Choices.like(model, read(model, source, truncate=truncate), similar_to)
         how: dict[str, Any] = {"methods": names, "heads": heads, "reference": reference}
         return explain_prediction(choices.target(0, None), choices, **how)
@@ -147,7 +151,7 @@ def explain(
         refuse_given(why, decoder=decoder)
     source, more, last, notes = _write(model, source, generate, truncate)
     site, choices = find_prediction(
-        model, source, target, against, log=log, more=more, last=last, truncate=truncate
+        model, source, target, against, word, log=log, more=more, last=last, truncate=truncate
     )
     choices.notes[:0] = notes
     return explain_prediction(site, choices, reference=reference, methods=names, heads=heads)
@@ -176,8 +180,9 @@ def explain_prediction(
         value = site.outputs(1).item()
     split, missing = _decompose(site, compared, value, optional=optional)
     is_gated = split is not None and compared.gate is not None
-    is_same = {"masked token": True, "next token": is_gated}.get(readout.kind, False)
-    same = {reading.sink, *([at] if is_same else [])}  # positions with no difference to measure
+    is_same = {"masked token": True, "next token": is_gated, "label": is_gated}
+    # The positions with no difference to measure
+    same = {reading.sink, *([at] if is_same.get(readout.kind) else [])}
     unmeasured = tuple(index for index, rows in enumerate(groups.positions) if same & {*rows})
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
@@ -203,6 +208,7 @@ def explain_prediction(
 
     source = reading.stacks.source
     sides = ["source" if rows[0] < source else "target" for rows in groups.positions]
+    labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
     by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
     top = choices.top(_TOP)
@@ -221,6 +227,7 @@ def explain_prediction(
         special=groups.special,
         tokens=reading.tokens.labels,
         stacks=tuple(sides) if reading.stacks else (),
+        at=labeled[0] if readout.kind == "label" else None,
         unmeasured=unmeasured,
         reference=compared.description,
         decomposition=split,
@@ -262,6 +269,7 @@ def find_prediction(
     text: Inputs | TextSource,
     target: str | None = None,
     against: str | None = None,
+    word: str | None = None,
     *,
     log: bool = True,
     more: Sequence[int] | None = None,
@@ -270,14 +278,14 @@ def find_prediction(
 ) -> tuple[Target, Choices]:
     """Read a text and find its prediction, by default `last` or the most probable token.
 
-    more : the ids that follow the text.
+    word : as in `explain`. more : the ids that follow the text.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
     typed = [one for one in (*(source.texts or ()), *(source.pairs or ())) if isinstance(one, str)]
     if mask is not None and any(mask in one for one in typed):
         model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
-    choices = Choices.of(model, read(model, source, more=more, truncate=truncate))
+    choices = Choices.of(model, read(model, source, more=more, truncate=truncate), word)
     first = choices.top(1)[0] if last is None else last
     second = choices.rival(first) if target is against is None else None
     if target is not None:

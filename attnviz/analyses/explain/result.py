@@ -55,7 +55,7 @@ class ExplainResult(WordResult):
 
     target: str = doc("The token or class that is explained, or the text of a similarity.")
     against: str | None = doc("The one that it is compared with.")
-    kind: str = doc('"next token", "masked token", "class" or "similarity".')
+    kind: str = doc('"next token", "masked token", "class", "label" or "similarity".')
     number: str = doc(
         'What is explained: "difference" (of logits), "log-probability", "logit" or "similarity".'
     )
@@ -111,6 +111,11 @@ class ExplainResult(WordResult):
         "words follow each other; empty for one text.",
         default=(),
     )
+    at: int | None = doc(
+        "The index of the word whose label is explained; None without one.",
+        later="0.2",
+        default=None,
+    )
 
     def _rules(self) -> Rules:
         W, T = len(self.words), len(self.tokens)
@@ -121,6 +126,7 @@ class ExplainResult(WordResult):
         yield "contributions or effects", credit is not None or len(self.causal) > 0
         yield "a stack of each word", len(self.stacks) in (0, W)
         yield "positions of tokens", all(0 <= row < T for rows in self.positions for row in rows)
+        yield "a labeled word among its words", self.at is None or 0 <= self.at < W
         yield "unmeasured words among its words", all(0 <= n < W for n in self.unmeasured)
         by_word = [*self.causal.values(), *self.methods.values(), *self.replacements]
         yield "a number of each word", all(numbers.shape == (W,) for numbers in by_word)
@@ -138,7 +144,8 @@ class ExplainResult(WordResult):
         if self.kind == "similarity":
             return self.quantity
         choices = [self.target] if self.against is None else [self.target, self.against]
-        return " over ".join(f"“{literal(choice, _LONGEST)}”" for choice in choices)
+        question = " over ".join(f"“{literal(choice, _LONGEST)}”" for choice in choices)
+        return question if self.at is None else f"{question} for {self._name(self.at)}"
 
     @property
     def quantity(self) -> str:

@@ -150,7 +150,8 @@ def of_words(result: ShiftResult | ExplainResult, measured: bool | None = None) 
         numbers = (result.consensus if measured else result.credit).tolist()
         kind = "its measured effect" if measured else "its contribution"
         says, unread = result.finding, {*result.unmeasured}
-        low, high, unit, asked = "lowers", f"raises {result.question}", f" {result.unit}", -1
+        low, high, unit = "lowers", f"raises {result.question}", f" {result.unit}"
+        asked = -1 if result.at is None else result.at
     known = [n for n in result.sources if numbers[n] == numbers[n]]
     if result.sources and not known:
         raise InputError(f"It has no numbers for measured={bool(measured)}. Leave measured out.")

@@ -16,6 +16,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    BertForTokenClassification,
     GPT2Config,
     GPT2LMHeadModel,
     LongformerConfig,
@@ -30,6 +31,13 @@ from attnviz.attribution import deeplift, interventions, reference
 TEXT = "we sat near the old river and talked for hours"
 LAYER, HEAD, D = 1, 0, 16  # the one head that reads "river" and writes the prediction
 READ, WRITTEN = 0, 1  # dimensions of the residual stream
+
+
+HEADS = {
+    "encoder": BertForMaskedLM,
+    "classifier": BertForSequenceClassification,
+    "labels": BertForTokenClassification,
+}
 
 
 def rows_of(projection):
@@ -55,8 +63,7 @@ def handmade(kind, tokenizer):
             intermediate_size=32,
         )  # fmt: skip
         config.tie_word_embeddings = False
-        head = BertForMaskedLM if kind == "encoder" else BertForSequenceClassification
-        model, layer = head(config), "encoder.layer.{}.attention"
+        model, layer = HEADS[kind](config), "encoder.layer.{}.attention"
         table = model.bert.embeddings.word_embeddings.weight
     base = model.base_model
     with torch.no_grad():
@@ -80,9 +87,10 @@ def handmade(kind, tokenizer):
                 decoder = model.cls.predictions.decoder
                 decoder.weight[yes, WRITTEN], decoder.weight[no, WRITTEN] = 4.0, -4.0
             else:
-                base.pooler.dense.weight.copy_(torch.eye(D))
+                if kind == "classifier":
+                    base.pooler.dense.weight.copy_(torch.eye(D))
                 model.classifier.weight[:, WRITTEN] = torch.tensor([-4.0, 4.0])
-    if kind == "classifier":
+    if kind in ("classifier", "labels"):
         model.config.id2label = {0: "no", 1: "yes"}
     return attnviz.load(model.eval(), tokenizer=tokenizer)
 
@@ -204,6 +212,24 @@ def test_the_word_and_the_head_are_found(results, kind):
     assert result.consensus[result.sources].argmax() == result.sources.index(
         result.words.index("river")
     )
+
+
+def test_the_label_of_a_word_is_explained_by_the_other_words(model):
+    labels = handmade("labels", model.tokenizer)
+    result = attnviz.explain(TEXT, word="old", target="yes", against="no", model=labels)
+    assert (result.kind, result.words[result.at]) == ("label", "old")
+    assert result.headline == "“river” raises “yes” over “no” for “old” most"
+    assert result.at not in result.sources  # it reads itself in both runs
+    inputs = model.tokenizer(TEXT, return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        logits = labels.module(**inputs)[0][0, result.positions[result.at][0]]
+    assert result.value == pytest.approx((logits[1] - logits[0]).item(), rel=1e-5)
+    assert result.completeness_error < 1e-5
+    assert result.plot().axes
+    with pytest.raises(InputError, match="labels each token"):
+        attnviz.explain(TEXT, model=labels)
+    with pytest.raises(InputError, match=r"word cannot be used: BertFor.* does not label tokens"):
+        attnviz.explain(TEXT, word="old", model=handmade("classifier", model.tokenizer))
 
 
 def test_the_contributions_sum_to_the_measured_difference(results, models, kind):
