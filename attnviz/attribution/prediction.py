@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from attnviz.attribution.reference import Reading, encode_after, is_causal
+from attnviz.attribution.reference import Reading, encode_after, in_other_text, is_causal
 from attnviz.attribution.target import Readout, Target, base_of, copies_of
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
@@ -123,23 +123,28 @@ class Choices:
     other: tuple[str, Tensor] | None = None  # of a similarity: the text, and its unit vector (d,)
 
     @classmethod
-    def like(cls, model: Model, reading: Reading, other: TextSource) -> Choices:
+    def like(
+        cls, model: Model, reading: Reading, other: TextSource, *, truncate: bool = False
+    ) -> Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
+        with in_other_text():
+            source = parse_inputs(other)
+            if source.several:
+                raise InputError("It is a list of texts. Give one of them.")
+            second = encode_after(model, source, reading.bos, truncate=truncate).inputs
         pooling = pooling_of(model.name, model.module)
         notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
-        base = base_of(model.module)
-
-        def pool(inputs: Mapping[str, Tensor]) -> tuple[tuple[int, ...], Tensor]:
-            rows = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
-            readout = Readout(base, tuple(range(inputs["input_ids"].shape[1]))[rows])
+        every = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
+        readouts, vectors = [], []
+        for inputs in (reading.inputs, second):
+            rows = tuple(range(inputs["input_ids"].shape[1]))[every]
+            readouts.append(Readout(base_of(model.module), rows))
             with restoring(model.module):
-                return readout.rows, normalize(readout.run(inputs)[0], dim=0)
-
-        rows, here = pool(reading.inputs)
-        _, there = pool(encode_after(model, other, reading.bos).inputs)
-        (text,) = parse_inputs(other).texts or ("",)
-        known = spelled(model.checkpoint, text)[0], there
-        return cls(model, reading, "similarity", rows, (here @ there)[None], notes, known)
+                vectors.append(normalize(readouts[-1].run(inputs)[0], dim=0))
+        cosine = (vectors[0] @ vectors[1])[None]
+        (text,) = source.texts or ("",)
+        known = spelled(model.checkpoint, text)[0], vectors[1]
+        return cls(model, reading, "similarity", readouts[0].rows, cosine, notes, known)
 
     @classmethod
     def of(cls, model: Model, reading: Reading, word: str | None = None) -> Choices:

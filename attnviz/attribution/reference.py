@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,13 +164,24 @@ def first_token(tokenizer: Any) -> int | None:
     return next((token for token, flag in others if flag and token not in unused), bos)
 
 
-def encode_after(model: Model, text: Inputs | TextSource, bos: int | None) -> Batch:
+def encode_after(
+    model: Model, text: Inputs | TextSource, bos: int | None, *, truncate: bool = False
+) -> Batch:
     """Return an encoded text, with the token `bos` before it if there is one."""
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    batch = encode(model.checkpoint, source)
+    batch = encode(model.checkpoint, source, truncate=truncate)
     if bos is None:
         return batch
-    return encode(model.checkpoint, _as_ids(source, batch.inputs, bos=bos))
+    return encode(model.checkpoint, _as_ids(source, batch.inputs, bos=bos), truncate=truncate)
+
+
+@contextmanager
+def in_other_text() -> Iterator[None]:
+    """Say that what an InputError is about is in another text than the one that is explained."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"In the other text: {error}") from None
 
 
 def encode_like(
@@ -180,10 +192,8 @@ def encode_like(
     InputError if it is the same, or has another number of tokens; name : what it is called there,
     way : what to do then.
     """
-    try:
+    with in_other_text():
         parsed = parse_inputs(text, pair=reading.source.pairs)
-    except InputError as error:
-        raise InputError(f"In the other text: {error}") from None
     if parsed.several:
         raise InputError("The other text is a list of texts. Give one of them.")
     batch = encode_after(model, replace(reading.source, texts=parsed.texts), reading.bos)

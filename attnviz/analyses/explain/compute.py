@@ -141,7 +141,8 @@ def explain(
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
         refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
-        choices = Choices.like(model, read(model, source, truncate=truncate), similar_to)
+        reading = read(model, source, truncate=truncate)
+        choices = Choices.like(model, reading, similar_to, truncate=truncate)
         how: dict[str, Any] = {"methods": names, "heads": heads, "reference": reference}
         return explain_prediction(choices.target(0, None), choices, **how)
     if input_kinds(model.module) == ("text",) and has_text_decoder(model.module):

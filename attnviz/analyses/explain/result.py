@@ -267,16 +267,17 @@ class ExplainResult(WordResult):
         if not self.sources:
             return f"The text is too short to explain {self.question} by its words"
         first, raises = self.strongest, self._sign > 0
+        lowers = f"{'The context' if 'only itself' in self.reference else 'The text'} lowers"
         if first is None and self.causal:
             if raises:
                 return f"Interventions disagree on which word raises {self.question} most"
-            return f"The context lowers {self.question}; interventions disagree on the word"
+            return f"{lowers} {self.question}; interventions disagree on the word"
         if first is None:
             return f"No word alone {'raises' if raises else 'lowers'} {self.question}"
         word = self._name(first) if self.causal else f"by its contribution {self._name(first)}"
         if raises:
             return f"{word[0].upper()}{word[1:]} raises {self.question} most"
-        return f"The context lowers {self.question}, {word} most"
+        return f"{lowers} {self.question}, {word} most"
 
     @property
     def finding(self) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from families import tiny
 from torch.nn.functional import cosine_similarity
 from transformers import BertConfig, BertModel
 
@@ -103,6 +104,29 @@ def with_pooling(tmp_path, model, modes):
     known = {"word_embedding_dimension": 384, "include_prompt": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(known | modes))
     return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("", "In the other text: The text is empty"),
+        (["a river", "a stream"], "In the other text: It is a list of texts"),
+        ("a stream " * 400, "In the other text: The text has 802 tokens"),
+    ],
+)
+def test_a_second_text_that_cannot_be_read_is_refused_as_such(model, other, said):
+    with pytest.raises(InputError, match=said):
+        attnviz.explain("a river", similar_to=other, model=model)
+
+
+def test_both_texts_are_cut_if_they_may_be(tokenizer):
+    module = tiny("bert")
+    module.config.max_position_embeddings = 6
+    short = attnviz.load(module, tokenizer=tokenizer)
+    texts = "the old river and the bank", "a stream and a river bank"
+    first, second = (" ".join(text.split()[:4]) for text in texts)
+    cut = attnviz.explain(texts[0], similar_to=texts[1], model=short, truncate=True)
+    assert cut.value == attnviz.explain(first, similar_to=second, model=short).value
 
 
 @pytest.mark.parametrize(
