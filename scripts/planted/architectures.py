@@ -16,11 +16,9 @@ from planted.formula import changed, count_alarms, judge, outcomes
 from planted.rules import Accepted, StageValues, accepted_stages, values_of_stages
 
 # isort: split
+from faults import BY_NAME
 from faults_in_models import FAULTS as OF_MODELS
 from faults_in_models import SITES
-from faults_of_formula import weights_of_the_next_head
-from faults_of_projections import two_heads_swapped
-from faults_of_scores import mask_shifted_by_one, scale_one_percent_off
 
 NAMES = (
     "llama", "bert", "gpt2", "t5", "vit", "gpt_oss", "deepseek_v3", "bloom", "swin", "whisper",
@@ -35,13 +33,13 @@ def wrong_rotary_base(record: AttentionRecord) -> AttentionRecord:
     return replace(record, rotation=(angles.cos(), angles.sin()))
 
 
-# Of the formula: each fault, and whether it can be planted in an attention.
-OF_FORMULA: dict[Callable[..., AttentionRecord], Callable[[AttentionRecord], bool]] = {
-    scale_one_percent_off: lambda record: True,
-    two_heads_swapped: lambda record: record.heads > 2,
-    weights_of_the_next_head: lambda record: record.heads > 1,
-    mask_shifted_by_one: lambda record: record.mask is not None,
-    wrong_rotary_base: lambda record: (
+# Of the formula: each fault by its name, and whether it can be planted in an attention.
+OF_FORMULA: dict[str, Callable[[AttentionRecord], bool]] = {
+    "scale_one_percent_off": lambda record: True,
+    "two_heads_swapped": lambda record: record.heads > 2,
+    "weights_of_the_next_head": lambda record: record.heads > 1,
+    "mask_shifted_by_one": lambda record: record.mask is not None,
+    "wrong_rotary_base": lambda record: (
         record.projection is not None
         and record.projection.query is not None
         and any(isinstance(step, Rotation) for step in record.projection.query.after)
@@ -68,17 +66,19 @@ def run(name: str, dtype: str, names: frozenset[str] = frozenset()) -> dict[str,
     for text, captured in enumerate(captures):
         values, accepted = before[text]
         for fault, applies in OF_FORMULA.items():
+            own = fault == "wrong_rotary_base"
+            plant = wrong_rotary_base if own else BY_NAME[fault].plant
             last, record, reference = _with_softmax(captured)[-1]
             if not applies(record):
                 continue
             row = judge(
-                fault(record),
+                plant(record),
                 reference,
                 {stage: of for (number, stage), of in values.items() if number == last},
                 {stage: of for (number, stage), of in accepted.items() if number == last},
             )
             if row is not None:
-                planted.append({"fault": fault.__name__.replace("_", " "), "text": text, **row})
+                planted.append({"fault": fault.replace("_", " "), "text": text, **row})
     code = sys.modules[type(model).__module__]
     for fault in OF_MODELS:
         if not hasattr(code, OF_CODE.get(fault.name, "nothing")):

@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from captures import capture_texts, proof_of, report_of
 from families import TEXTS, TWO_SIDED, tiny
-from planting import NO_PROVENANCE, prove_each
 
 import attnviz
-from attnviz import agreement
-from attnviz.capture.capture import capture
-from attnviz.inputs.batch import Inputs, encode
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +26,7 @@ def captured(tokenizer):
                 model = attnviz.load(tiny(family, dtype), tokenizer=tokenizer)
             texts = TEXTS[1:] if count is None else TEXTS[:count]
             targets = {"targets": texts[::-1]} if family in TWO_SIDED else {}
-            batch = encode(model.checkpoint, Inputs(texts, **targets))
-            captures[key] = capture(model.module, batch.inputs, batch.axes)
+            captures[key] = capture_texts(model, texts, **targets)
         return captures[key]
 
     return of
@@ -47,11 +43,11 @@ def honest(captured):
 
     def of(family, dtype):
         if (family, dtype) not in proofs_by_key:
-            proofs = [prove_each(capture) for capture in captured(family, dtype)]
-            verdicts = {
-                agreement.report(text_proofs, "", "", **NO_PROVENANCE).verdict
-                for text_proofs in proofs
-            }
+            proofs = [
+                [*map(proof_of, capture.records, capture.references)]
+                for capture in captured(family, dtype)
+            ]
+            verdicts = {report_of(of_text).verdict for of_text in proofs}
             assert "verified" in verdicts
             assert verdicts <= {"verified", *(() if dtype == torch.float32 else ("not proven",))}
             proofs_by_key[family, dtype] = proofs

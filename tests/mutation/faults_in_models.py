@@ -104,15 +104,6 @@ def reversed_positions(module, args, kwargs):
     return args, kwargs if states is None else kwargs | {"hidden_states": states.flip(1)}
 
 
-@contextmanager
-def removing(handle: Any) -> Iterator[None]:
-    """Remove a hook at the end."""
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def projection_hook(stage: str, change: Callable[..., Tensor]) -> Plant:
     """Return a fault that changes the output of a projection."""
 
@@ -127,7 +118,7 @@ def projection_hook(stage: str, change: Callable[..., Tensor]) -> Plant:
             return torch.cat(parts, -1)
 
         projection = model.get_submodule(f"{site.attention}.{name}")
-        return removing(projection.register_forward_hook(hook))
+        return projection.register_forward_hook(hook)
 
     return plant
 
@@ -143,13 +134,13 @@ def one_heads_values_scaled(model: nn.Module, site: Site) -> AbstractContextMana
 
 def head_zeroed(model: nn.Module, site: Site) -> AbstractContextManager[None]:
     output = model.get_submodule(f"{site.attention}.{site.output}")
-    return removing(output.register_forward_pre_hook(without_a_head))
+    return output.register_forward_pre_hook(without_a_head)
 
 
 def positions_reversed(layer: int) -> Plant:
     def plant(model: nn.Module, site: Site) -> AbstractContextManager[None]:
         module = model.get_submodule(f"{site.layers}.{layer}")
-        return removing(module.register_forward_pre_hook(reversed_positions, with_kwargs=True))
+        return module.register_forward_pre_hook(reversed_positions, with_kwargs=True)
 
     return plant
 
@@ -276,7 +267,7 @@ def after_embedding(kind: type[nn.Module]) -> Plant:
         module = kind()
         kind.calls = count()
         embedding = model.get_input_embeddings()
-        return removing(embedding.register_forward_hook(lambda _, args, output: module(output)))
+        return embedding.register_forward_hook(lambda _, args, output: module(output))
 
     return plant
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import torch
+from captures import checks_of, report_of
 
-from attnviz import agreement
-from attnviz.agreement.compare import compare, model_values, prove
-from attnviz.results import AttentionRecord
+from attnviz import AttentionRecord
 
 MAIN_PLACES = ("minilm", "bert", "gpt2", "llama", "t5/encoder", "t5/decoder", "t5/cross")
 IN_FLOAT16 = ("bert", "llama", "t5/cross")
@@ -23,6 +22,7 @@ class Fault:
 
     Attributes
     ----------
+    name : what it does, by which tests and the page of the proof know it.
     plant : function from a record, and the records selected by `beside`, to a faulty record.
     places : the models in which it is planted; for an encoder–decoder with the stack, "t5/cross".
     stages : the first stage named by the report must be one of these.
@@ -33,6 +33,7 @@ class Fault:
     dtypes : dtypes in which it is a fault.
     """
 
+    name: str
     plant: Callable[..., AttentionRecord]
     places: tuple[str, ...]
     stages: Collection[str]
@@ -40,23 +41,6 @@ class Fault:
     beside: str = ""
     padded: bool = False
     dtypes: tuple[torch.dtype, ...] = DTYPES
-
-    @property
-    def name(self) -> str:
-        return self.plant.__name__
-
-
-NO_PROVENANCE = {"versions": {}, "weights_sha256": ""}
-
-
-def verify(records, references):
-    return agreement.verify(records, references, **NO_PROVENANCE)
-
-
-def prove_each(capture):
-    """Return the proof of every attention of a text."""
-    pairs = zip(capture.records, capture.references, strict=True)
-    return [prove([(record, model_values(record, reference))])[0] for record, reference in pairs]
 
 
 def position(records, place):
@@ -85,21 +69,16 @@ def _find(records, stack, layer):
     return next(record for record in records if (record.stack, record.layer) == (stack, layer))
 
 
-def compared_with_fault(captured, index, record):
-    """Return the checks of a text's faulty record."""
-    return compare([(record, model_values(record, captured.references[index]))])[0][0]
-
-
 def expect_caught(fault, captured, honest, index, record):
     """Check that the report of a text names the fault in one record; return the failed check.
 
     honest : the proofs of the text without a fault.
-    at : the index of the faulty record.
+    index : that of the faulty record.
     """
-    checks = compared_with_fault(captured, index, record)
+    checks = checks_of(record, captured.references[index])
     proofs = list(honest)
     proofs[index] = replace(proofs[index], checks=checks)
-    report = agreement.report(proofs, "", "", **NO_PROVENANCE)
+    report = report_of(proofs)
     first = report.first_difference
     assert report.verdict == "failed"
     assert (first.stack, first.layer) == (captured.records[index].stack, LAYER)

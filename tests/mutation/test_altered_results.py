@@ -5,23 +5,16 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from families import TEXTS, tiny
+from commands import run
+from families import TEXTS
+from reports import digest, forged
 
 import attnviz
-from attnviz.app import run
-from attnviz.results import digests_of
-from attnviz.results.base import digests
 
 TEXT = "the train left the station on time and nobody minded"
 CORPUS = ["the cat sat on it", "who is there now", "a b c d e f"]
 SENSES = {"river": ["the bank of the river", "a bank of mud"], "money": ["my bank", "a rich bank"]}
 ALTERED = "NOT VERIFIED: these numbers are not those that were checked"
-
-
-@pytest.fixture(scope="module")
-def small(tokenizer):
-    """A model of three layers."""
-    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +90,11 @@ def test_whatever_is_drawn_from_an_altered_record_says_so(small):
 def test_other_tokens_of_one_layer_are_noticed(mode, small):
     """All layers share an axis, which the digests describe once."""
     result = small.attend(TEXT, mode=mode)
-    attentions = list(result.records or result.streamed)
-    before = digests_of(attentions)
-    axis = attentions[-1].key_axis
-    attentions[-1] = replace(attentions[-1], key_axis=replace(axis, labels=axis.labels[::-1]))
-    after = digests_of(attentions)
-    last = f"{attentions[-1].path} {attentions[-1].call}"
-    assert [name for name in before if before[name] != after[name]] == [last]
+    kind = "records" if mode == "full" else "streamed"
+    *others, last = getattr(result, kind)
+    other = replace(last, key_axis=replace(last.key_axis, labels=last.key_axis.labels[::-1]))
+    assert result.checked_agreement.verdict == "verified"
+    assert replace(result, **{kind: (*others, other)}).checked_agreement.summary() == ALTERED
 
 
 def test_a_streamed_summary_is_bound_to_its_report(small):
@@ -133,18 +124,17 @@ def test_what_a_file_holds_is_recomputed(saved, tmp_path, capsys):
     result = attnviz.load_result(saved)
     first, *others = result.records
     records = (replace(first, query=torch.roll(first.query, 1, 0)), *others)
-    report = replace(result.agreement, digests=digests_of(records))
-    forged = tmp_path / "forged.safetensors"
-    replace(result, records=records, agreement=report).save(forged)
+    file = tmp_path / "forged.safetensors"
+    replace(result, records=records, agreement=forged(result.agreement, records)).save(file)
     said = "NOT VERIFIED: differs from the model's own attention first at encoder layer 0, query"
-    assert said in attnviz.load_result(forged).checked_agreement.summary()
+    assert said in attnviz.load_result(file).checked_agreement.summary()
     for command in (
         ["verify"],
         ["heatmap"],
         ["steps", "--layer", "0"],
         ["view", "-o", "page.html"],
     ):
-        assert run([*command, "--result", str(forged)]) == 5, command
+        assert run([*command, "--result", str(file)]) == 5, command
         printed = capsys.readouterr()
         assert said in " ".join((printed.err + printed.out).split())
 
@@ -164,21 +154,6 @@ def test_a_file_without_digests_is_not_verified(kind, saved, tmp_path):
     assert again.checked_agreement.summary() == ALTERED
 
 
-@pytest.mark.parametrize(
-    "option",
-    [{"model": "smollm2"}, {"pair": "x"}, {"image": torch.zeros(2, 2, 3)}, {"positions": "all"}],
-    ids=str,
-)
-def test_what_cannot_apply_to_a_result_is_refused(option, saved):
-    with pytest.raises(attnviz.InputError, match=f"{next(iter(option))} cannot be used"):
-        attnviz.verify(attnviz.load_result(saved), **option)
-
-
-def test_positions_of_a_saved_result_cannot_be_checked(saved, capsys):
-    assert run(["verify", "--result", str(saved), "--positions", "all"]) == 2
-    assert "--positions does nothing" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 def test_a_digest_shows_every_kind_of_change(dtype):
     numbers = torch.rand(2**20 + 64, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -187,10 +162,6 @@ def test_a_digest_shows_every_kind_of_change(dtype):
     assert digest(numbers) == digest(numbers.clone())
     for changed in (-numbers, 2 * numbers, numbers.flip(0), swapped, across_blocks):
         assert digest(changed) != digest(numbers)
-
-
-def digest(tensor):
-    return digests([{"x": tensor}])[0]
 
 
 def test_a_digest_does_not_depend_on_strides():

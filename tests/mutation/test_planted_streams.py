@@ -38,34 +38,41 @@ def reduced(*, scoring=same, summary=same, output=same):
     return plant
 
 
+def summary(**changes):
+    """Plant changed numbers of a summary, each a function of its values."""
+
+    def changed(numbers):
+        return replace(
+            numbers, **{name: of(getattr(numbers, name)) for name, of in changes.items()}
+        )
+
+    return reduced(summary=changed)
+
+
+def last_key_lost(scoring):
+    kept = torch.arange(scoring.shape[2]) < scoring.shape[2] - 1
+    return replace(scoring, visible=replace(scoring.visible, keys=kept))
+
+
 FAULTS = {
     "scale 1 % off": reduced(scoring=lambda each: replace(each, scale=each.scale * 1.01)),
     "heads swapped": reduced(scoring=lambda each: replace(each, query=each.query.flip(0))),
     "causal": reduced(scoring=lambda each: replace(each, visible=replace(each.visible, after=0))),
-    "last key lost": reduced(
-        scoring=lambda each: replace(
-            each,
-            visible=replace(each.visible, keys=torch.arange(each.shape[2]) < each.shape[2] - 1),
-        )
-    ),
+    "last key lost": reduced(scoring=last_key_lost),
     "output of another row": reduced(output=lambda output: output.roll(1, 1)),
-    "cells rolled": reduced(summary=lambda each: replace(each, mean=each.mean.roll(1, -1))),
-    "largest halved": reduced(summary=lambda each: replace(each, largest=each.largest / 2)),
-    "received shifted": reduced(
-        summary=lambda each: replace(each, received=each.received.roll(5, -1))
-    ),
-    "entropy in bits": reduced(summary=lambda each: replace(each, entropy=each.entropy * 1.4427)),
-    "distance off by one": reduced(summary=lambda each: replace(each, distance=each.distance + 1)),
+    "cells rolled": summary(mean=lambda cells: cells.roll(1, -1)),
+    "largest halved": summary(largest=lambda cells: cells / 2),
+    "received shifted": summary(received=lambda sums: sums.roll(5, -1)),
+    "entropy in bits": summary(entropy=lambda nats: nats * 1.4427),
+    "distance off by one": summary(distance=lambda distance: distance + 1),
     "first of another": reduced(summary=lambda each: replace(each, first=each.itself)),
     "itself is previous": reduced(summary=lambda each: replace(each, itself=each.previous)),
     "vectors too short": reduced(output=lambda output: output * 0.95),
-    "other top keys": reduced(summary=lambda each: replace(each, top_keys=each.top_keys.flip(1))),
-    "other keys marked": reduced(summary=lambda each: replace(each, marked=1 - each.marked)),
-    "sums of exponentials": reduced(summary=lambda each: replace(each, lse=each.lse + 0.01)),
-    "all rows empty": reduced(
-        summary=lambda each: replace(each, empty=torch.ones_like(each.empty))
-    ),
-    "NaN": reduced(summary=lambda each: replace(each, entropy=each.entropy * torch.nan)),
+    "other top keys": summary(top_keys=lambda keys: keys.flip(1)),
+    "other keys marked": summary(marked=lambda marked: 1 - marked),
+    "sums of exponentials": summary(lse=lambda lse: lse + 0.01),
+    "all rows empty": summary(empty=torch.ones_like),
+    "NaN": summary(entropy=lambda nats: nats * torch.nan),
 }
 
 
