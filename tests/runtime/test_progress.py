@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub.utils.tqdm import tqdm  # noqa: F401  loads the module
 
+import attnviz
 from attnviz.results.arguments import checked
 from attnviz.runtime.progress import listening, part, say, track
 
@@ -88,3 +89,13 @@ def test_a_call_in_a_notebook_shows_one_bar(monkeypatch):
     assert [bar.said for bar in bars] == [
         [("outer", 0.0), ("reading", 0.5), ("measuring", 0.75), "closed"]
     ]
+
+
+def test_the_progress_of_a_long_text_goes_from_0_to_100_percent(model):
+    heard = []
+    with listening(lambda name, done: heard.append((name, done))):
+        attnviz.attend("the train left the station on time. " * 12, model=model, mode="streamed")
+    shares = [round(done, 9) for _, done in heard]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert {name for name, _ in heard} == {"the model reads"}

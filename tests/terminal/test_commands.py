@@ -1,47 +1,28 @@
 """The printed output and the files of each command."""
 
+import copy
 import json
+import os
+import shutil
 import subprocess
 import sys
-from dataclasses import replace
+import wave
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from families import tiny
+import torch
+from commands import in_terminal, refused, run, succeeds
+from families import _llama
+from media import RATE, chirp, processor_of, seeing
+from transformers import LlamaConfig, LlamaModel, Wav2Vec2FeatureExtractor
 
-import attnviz.pipeline.attend
-from attnviz.agreement import verify
-from attnviz.app import run
+import attnviz
 from attnviz.terminal.console import LiteralConsole
-from tests.terminal.conftest import succeeds
 
 TEXT = "the train left the station"
-LONGER = "the train left the station on time"
-WORDS = LONGER.split()
 STAGES = ["query", "key", "value", "scores", "weights", "head output", "output"]
-
-
-def texts_in_svg(path):
-    root = ElementTree.parse(path).getroot()
-    return [text for e in root.iter("{http://www.w3.org/2000/svg}text") for text in e.itertext()]
-
-
-def test_seven_words_give_a_seven_by_seven_map_with_rows_that_sum_to_one(capsys):
-    arguments = ["heatmap", LONGER, "--special", "remove"]
-    succeeds(capsys, *arguments, "-o", "x.svg")
-    caption = " ".join(texts_in_svg("x.svg"))
-    assert "[CLS], [SEP] removed" in caption
-    assert "rows renormalized to 1" in caption
-    assert "Verified: 72 recomputed heads" in caption
-    data = json.loads(succeeds(capsys, *arguments, "--json").out)
-    assert data["rows"] == data["columns"] == WORDS
-    weights = np.array(data["weights"])
-    assert weights.shape == (7, 7)
-    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
-    numbers = [text for text in texts_in_svg("x.svg") if text == f"{100 * weights[4, 1]:.0f}"]
-    assert numbers, "the weight from station to train is written into its cell"
 
 
 def test_several_layers_show_their_mean_of_all_heads_or_of_one(capsys, model):
@@ -57,11 +38,12 @@ def test_several_layers_show_their_mean_of_all_heads_or_of_one(capsys, model):
 
 @pytest.fixture
 def _scale_off(monkeypatch):
-    def verify_a_wrong_scale(records, references, **how):
-        wrong = [replace(record, scale=record.scale * 1.01) for record in records]
-        return verify(wrong, references, **(how | {"proofs": None}))
+    scores = attnviz.AttentionRecord.scores
 
-    monkeypatch.setattr("attnviz.agreement.verify", verify_a_wrong_scale)
+    def off(self, *given, **how):
+        return scores(self, *given, **how) * 1.01
+
+    monkeypatch.setattr(attnviz.AttentionRecord, "scores", off)
 
 
 @pytest.mark.usefixtures("_scale_off")
@@ -102,6 +84,28 @@ def test_verify_shows_which_stages_differ(capsys):
     }
     agree = [stage for stage in STAGES if verdicts[stage].rstrip().endswith("agrees")]
     assert agree == ["query", "key", "value"]  # stages after the scale differ
+
+
+EARLY = [
+    ["heatmap", TEXT], ["heads", TEXT], ["steps", TEXT], ["view", TEXT], ["senses", "bank"],
+    ["shift", "bank", "the bank was full of mud"], ["example", "cat"],
+]  # fmt: skip
+
+
+def test_help_and_a_missing_folder_import_no_heavy_library():
+    written = [[*one, "-o", "none/x.html" if one[0] == "view" else "none/x.png"] for one in EARLY]
+    asked = [[*command, "--help"] for command in ([], ["heatmap"], ["heads"], ["verify"])]
+    code = (
+        f"from commands import run; import sys; print([run(one) for one in {[*written, *asked]}]); "
+        "print(*{'torch', 'transformers', 'matplotlib', 'seaborn', 'pandas'} & set(sys.modules))"
+    )
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout.endswith(f"{[4] * len(EARLY) + [0] * 4}\n\n")
+    assert done.stdout.count("Usage: attnviz") == 4
 
 
 def rows_of_map(out):
@@ -149,14 +153,6 @@ def test_a_terminal_marks_the_claim_and_keeps_its_own_background(capsys, termina
     assert out.count("48;2;") == 1  # the claimed cell: no other has half of its weight
 
 
-def test_no_color_gives_the_same_characters_in_a_terminal(capsys, monkeypatch, terminal):
-    monkeypatch.setenv("NO_COLOR", "1")
-    terminal()
-    out = succeeds(capsys, "heatmap", TEXT, "-o", "x.json").out
-    assert "\x1b[48" not in out
-    assert "[71]" in out
-
-
 def test_lines_end_between_words_in_a_terminal_and_are_whole_elsewhere(capsys, terminal):
     arguments = "heatmap", TEXT, "-o", "x.json", "--force"
     whole = succeeds(capsys, *arguments).out.splitlines()
@@ -174,59 +170,196 @@ def test_odd_words_are_printed_literally(capsys):
     assert " ".join(names) == "[CLS] [ bold ] $ $ < b > \\ frac [ / ] [SEP]"
 
 
-def test_help_imports_no_heavy_library():
-    code = (
-        "import sys; from attnviz.app import run; "
-        "[run([*command, '--help']) for command in ([], ['heatmap'], ['heads'], ['verify'])]; "
-        "print(*{'torch', 'transformers', 'matplotlib', 'seaborn', 'pandas'} & set(sys.modules))"
+# --- long texts
+
+
+LONG = "The train left the station on time and nobody noticed that it was early. " * 6
+
+
+@pytest.fixture
+def file():
+    Path("long.txt").write_text(LONG, encoding="utf-8")
+    return "long.txt"
+
+
+def test_a_region_uses_the_head_chosen_for_the_full_map(file, capsys):
+    assert run(["heatmap", "--file", file, "--mode", "streamed", "--json", "-o", "a.png"]) == 0
+    whole = json.loads(capsys.readouterr().out)
+    part = ["--rows", "5:9", "--json", "-o", "b.png"]
+    assert run(["heatmap", "--file", file, "--mode", "streamed", *part]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["layer"], found["heads"]) == (whole["layer"], whole["heads"])
+
+
+def test_a_region_of_a_short_text_is_in_words(capsys):
+    text = "the train left the station"
+    assert run(["heatmap", text, "--rows", "1:3", "--columns", ":4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["columns"]) == (
+        ["the", "train"],
+        ["[CLS]", "the", "train", "left"],
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("\n\n")
-    assert done.stdout.count("Usage: attnviz") == 4
+    assert "rows 1 to 2 of 7 and columns 0 to 3 of 7" in found["notes"]
 
 
-def test_help_wraps_at_the_terminal_width(capsys):
-    out = succeeds(capsys, "survey", "--help").out
-    assert "statistic, value, and the same for shuffled keys" in " ".join(out.split())
-    lines = [line for line in out.split("─")[0].splitlines() if line.strip()]
-    assert len(lines) < 8, lines
+def test_heads_and_verify_read_files(file, capsys):
+    assert run(["heads", "--file", file, "--mode", "streamed", "-o", "heads.svg"]) == 0
+    Path(file).write_text(LONG * 3, encoding="utf-8")  # of which a sample of the rows is compared
+    assert run(["verify", "--file", file, "--mode", "streamed"]) == 0
+    said = capsys.readouterr().out
+    assert "attention vectors" in said
+    assert "caught in 6 of 6 layers" in said
+    assert "rows (" in said
 
 
-def test_the_version_is_the_packages(capsys):
-    from importlib.metadata import version
-
-    assert succeeds(capsys, "--version").out == f"attnviz {version('attnviz')}\n"
-
-
-def test_an_encoder_decoder_is_drawn_with_its_target(tmp_path, tokenizer, capsys):
-    folder = tmp_path / "tiny-t5"
-    tiny("t5").save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    command = ["heatmap", "a train", "--target", "un train", "--model", str(folder)]
-
-    assert run([*command, "-o", str(tmp_path / "cross.json")]) == 0
-    cross = json.loads((tmp_path / "cross.json").read_text(encoding="utf-8"))
-    assert cross["stack"] == "cross"
-    assert cross["columns"] == ["[CLS]", "a", "train", "[SEP]"]
-    assert cross["rows"] == ["[PAD]", "[CLS]", "un", "train"]
-
-    assert run([*command, "--stack", "encoder", "-o", str(tmp_path / "encoder.svg")]) == 0
-    assert "to say “un train”" in (tmp_path / "encoder.svg").read_text(encoding="utf-8")
-    capsys.readouterr()
-    assert run([*command, "--stack", "vision", "-o", str(tmp_path / "no.png")]) == 2
-    assert "Use encoder, decoder, cross." in capsys.readouterr().err
-    assert run([*command[:2], "--model", str(folder), "-o", str(tmp_path / "no.png")]) == 2
-    assert "--target" in capsys.readouterr().err
-    assert not (tmp_path / "no.png").exists()
+@pytest.fixture
+def slow(tokenizer, tmp_path):
+    """A causal model, and a text that takes it a while."""
+    config = LlamaConfig(**{**_llama, "num_hidden_layers": 2, "max_position_embeddings": 60_000})
+    torch.manual_seed(0)
+    LlamaModel(config).save_pretrained(tmp_path / "slow")
+    patient = copy.deepcopy(tokenizer)
+    patient.model_max_length = 60_000
+    patient.save_pretrained(tmp_path / "slow")
+    (tmp_path / "book.txt").write_text(LONG * 270, encoding="utf-8")
+    return ["heatmap", "--file", "book.txt", "--model", "slow", "--force"]
 
 
-def test_a_page_of_two_texts(capsys):
-    cash = ["--compare", "The bank was full of cash."]
-    out = succeeds(capsys, "view", "The bank was full of mud.", *cash).out
-    page = Path("view.html").read_text("utf-8")
-    assert page.startswith("<!doctype html>")
-    assert "full of mud" in page
-    assert "full of cash" in page
-    assert "verified: 72 heads" in out
-    assert "on 2 texts" in out
-    assert "wrote view.html" in out
+def test_a_bar_shows_progress_and_an_interrupt_leaves_no_file(slow, tmp_path):
+    Path("heatmap.png").write_bytes(b"old")
+    before = {path.name for path in tmp_path.iterdir()}
+    code, said = in_terminal(*slow, interrupt=b"the model reads")
+    assert code == 130, said
+    assert b"the model reads" in said
+    assert b"Traceback" not in said
+    assert Path("heatmap.png").read_bytes() == b"old"
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+# --- the architectures
+
+
+def test_a_row_for_each_model_and_a_summary(capsys):
+    assert run(["models", "distilbert", "bloom", "falcon_mamba"]) == 0
+    out, err = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["model", "attn", "reached", "compared", "largest", "state"]
+    assert [line[:4] for line in lines[1:4]] == [
+        ["bloom", "2", "operators", "QKVSAHO"],
+        ["distilbert", "2", "interface", "QKVSAHO"],
+        ["falcon_mamba", "2", "functions", "····AH·"],
+    ]
+    assert "3 of 3 architectures with attention agree; checked with" in " ".join(out.split())
+    assert err == ""
+
+
+def test_it_fits_a_terminal_of_eighty_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert run(["models"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) > 500
+    assert max(map(len, out.splitlines())) <= 100  # including color codes
+
+
+def test_a_state_filters_the_rows_and_shows_reasons(capsys):
+    assert run(["models", "dinat", "--state", "not run"]) == 0
+    out = capsys.readouterr().out
+    assert "dinat: needs the package natten, which was not installed" in out
+    assert run(["models", "bert", "--state", "not run"]) == 0
+    assert capsys.readouterr().out.startswith("no such architecture; checked with transformers ")
+
+
+def test_a_different_transformers_version_is_reported(capsys, monkeypatch):
+    monkeypatch.setattr("attnviz.runtime.version_of", lambda name: "5.24.0")
+    assert run(["models", "bert"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "installed is transformers 5.24.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["brt"], "no model 'brt'. Did you mean bert"),
+        (["bert", "qqqqq"], "no model 'qqqqq'. Name a part of one."),
+    ],
+)
+def test_unknown_names_are_one_line_and_exit_code_two(capsys, arguments, said):
+    assert run(["models", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert said in err
+
+
+# --- images and sounds
+
+
+@pytest.fixture(scope="session")
+def folder_of(tmp_path_factory, tokenizer):
+    """Return a function that writes a model and its processor into a folder."""
+    folders = {}
+
+    def save(family):
+        if family not in folders:
+            folder = folders[family] = tmp_path_factory.mktemp("models") / family
+            own = copy.deepcopy(tokenizer)  # on which the class of its processor is noted
+            model = seeing(family, own)
+            model.module.save_pretrained(folder)
+            processors = model.checkpoint.processors
+            if family != "vit":
+                processors.tokenizer.save_pretrained(folder)
+            (processors.multimodal or processor_of(family, own)).save_pretrained(folder)
+        return str(folders[family])
+
+    return save
+
+
+@pytest.fixture
+def sound():
+    with wave.open("sound.wav", "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((chirp() * 32_767).astype("<i2").tobytes())
+    return "sound.wav"
+
+
+@pytest.mark.parametrize("command", ["heatmap", "heads", "steps"])
+def test_the_input_image_is_not_overwritten(command, capsys):
+    """Even if attnviz drew it, and even with --force."""
+    drawn = f"{command}.png"
+    attnviz.plot.save(attnviz.plot.heads(attnviz.attend("one two")), drawn)
+    before = Path(drawn).read_bytes()
+    Path("link.png").symlink_to(drawn)
+    for asked in ([], ["--force"], ["-o", "link.png"]):
+        said = refused(capsys, command, "--image", drawn, *asked)
+        assert f"{drawn} is the image to read" in said or "link.png is the image to read" in said
+        assert "-o FILE" in said
+    assert Path(drawn).read_bytes() == before
+
+
+def test_audio_alone_is_transcribed(capsys, folder_of, sound):
+    command = ["heatmap", "--audio", sound, "--model", folder_of("whisper"), "-o", "alone.svg"]
+    assert run([*command, "--caption", "full"]) == 0
+    assert "Note: the target is the model's own transcript." in capsys.readouterr().err
+    drawn = Path("alone.svg").read_text(encoding="utf-8")
+    assert "The target is the model's own transcript." in drawn
+    assert "Padding not drawn (" in drawn
+
+
+@pytest.mark.parametrize("family", ["vit", "clip", "whisper", "wav2vec2", "llava"])
+def test_a_folder_provides_the_processor_of_its_model(family, folder_of):
+    processors = attnviz.load(folder_of(family)).checkpoint.processors
+    assert (processors.image is not None) == (family in ("vit", "clip", "llava"))
+    assert (processors.audio is not None) == (family in ("whisper", "wav2vec2"))
+    assert (processors.tokenizer is None) == (family in ("vit", "wav2vec2"))
+    if processors.image is not None:
+        assert type(processors.image).__name__.endswith("Pil")  # with or without torchvision
+
+
+def test_a_processor_can_be_a_folder(folder_of, tmp_path):
+    folder = shutil.copytree(folder_of("wav2vec2"), tmp_path / "copy")
+    (folder / "preprocessor_config.json").unlink()
+    for processor in (folder_of("wav2vec2"), Wav2Vec2FeatureExtractor()):
+        model = attnviz.load(folder, processor=processor)
+        result = model.attend(audio=chirp(), sampling_rate=RATE)
+        assert result.agreement.verdict == "verified"

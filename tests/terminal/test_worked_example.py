@@ -1,13 +1,11 @@
 """`attnviz example`: printed and computed numbers side by side, and invalid files."""
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
-
-from tests.terminal.conftest import refused, succeeds
+from commands import refused, succeeds
 
 SOUND = {
     "tokens": ["a", "b"],
@@ -40,16 +38,7 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
     at = lines.index("love printed ↳1.86 ↳2.11 ↳1.47 ≠1.96")
     assert lines[at + 1] == "from the inputs 1.870 2.220 1.920 1.750"
     assert lines[at + 2] == "from printed Q and K 1.860 2.110 1.470 1.630"
-    at = lines.index("phones printed ↳1.26 ↳1.79 ↳1.19 ≠1.91")
-    assert lines[at + 2] == "from printed Q and K 1.260 1.790 1.190 0.910"
-    for said in ("all follow", "7 wrong", "6 wrong", "2 wrong, 13 inherit errors"):
-        assert lines.count(f"printed: {said}") == 1
-    assert lines.count("printed: 8 inherit errors") == 2
-    assert "from printed V and weights 1.1278 1.0332" in lines
     assert lines[1] == "≠ wrong, ↳ inherit errors, ≈ within rounding, no mark: follows exactly"
-    said = " ".join(lines)
-    assert "cannot be checked: the matrices of the second head are not given" in said
-    assert "12 of 72 printed cells follow from the inputs, 46 of 48 follow" in said
     assert "I printed ↳1.128 ↳1.034 0.99 1.03" in lines  # each with its own digits
     assert lines[-1].endswith("Slips: K, V, scores.")
 
@@ -70,8 +59,6 @@ def test_a_custom_file(capsys):
         (["cat", "--file", "own.json"], "Name one example (cat, likes, phones), or one file."),
         (["phone"], "'phone' is not an example. Did you mean phones?"),
         (["zebra"], "'zebra' is not an example. Use cat, likes, phones."),
-        (["--file", "none.json"], "none.json cannot be read: there is no such file"),
-        (["--file", "."], ". cannot be read: it is a folder"),
         (["--file", "/dev/null"], "not a plain file"),
         (["--file", "n" * 300], "File name too long"),
     ],
@@ -102,13 +89,8 @@ def test_a_file_that_is_not_text(capsys):
     assert "UTF-8" in refused(capsys, "example", "--file", "own.json")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_read_permission(capsys):
-    Path("own.json").touch(mode=0)
-    assert "Permission denied" in refused(capsys, "example", "--file", "own.json")
-
-
 ONE = [[1]]
+ALONE = dict.fromkeys(SOUND)  # without what is sound
 WRONG = {
     "unknown field": ({"W_qq": ONE}, "'W_qq' is not a field of own.json. Did you mean W_q"),
     "unequal rows": ({"X": [[1, 2, 3], [4]]}, "X must have rows of equal length"),
@@ -126,6 +108,16 @@ WRONG = {
         {"printed": {"score": ONE}},
         "'score' is not a stage that is computed. Did you mean scores",
     ),
+    "nothing": (ALONE, "Nothing can be computed from an empty example. Give X with W_q"),
+    "scores, no scale": (ALONE | {"scores": ONE}, "Nothing can be computed from scores. Give X"),
+    "rows of V": (
+        ALONE | {"weights": [[0.5, 0.5]], "V": ONE},
+        "fit for head output: weights (1, 2) and V (1, 1)",
+    ),
+    "causal": (
+        ALONE | {"Q": ONE, "K": [[1], [2]], "mask": "causal"},
+        "square of scores, not (1, 2)",
+    ),
     "note too far": (
         {"notes": {"output": "why"}},
         "'output' is not a stage that is computed",
@@ -136,23 +128,6 @@ WRONG = {
 @pytest.mark.parametrize(("changes", "said"), WRONG.values(), ids=WRONG)
 def test_fields_that_do_not_fit(capsys, changes, said):
     written(**changes)
-    assert said in refused(capsys, "example", "--file", "own.json")
-
-
-LATER = {
-    "nothing": ({}, "Nothing can be computed from an empty example. Give X with W_q"),
-    "scores, no scale": ({"scores": ONE}, "Nothing can be computed from scores. Give X"),
-    "rows of V": (
-        {"weights": [[0.5, 0.5]], "V": ONE},
-        "fit for head output: weights (1, 2) and V (1, 1)",
-    ),
-    "causal": ({"Q": ONE, "K": [[1], [2]], "mask": "causal"}, "square of scores, not (1, 2)"),
-}
-
-
-@pytest.mark.parametrize(("fields", "said"), LATER.values(), ids=LATER)
-def test_a_later_start_that_does_not_fit(capsys, fields, said):
-    Path("own.json").write_text(json.dumps(fields))
     assert said in refused(capsys, "example", "--file", "own.json")
 
 
