@@ -19,7 +19,6 @@ pytestmark = [
     ),
 ]
 LAYER = 2  # the last one: no other layer depends on it
-CORPUS = [f"{text}, {word}" for text in TEXTS for word in ("so", "and", "but", "or", "if", "yet")]
 
 
 @pytest.fixture(scope="module")
@@ -85,31 +84,6 @@ def test_an_adapter_is_read_with_its_base(trained, tokenizer):
         assert is_same == (n != LAYER)
     digests = {one.provenance.weights_sha256 for one in (result, before)}
     assert len(digests) == 2
-
-
-def test_an_adapter_a_peft_model_and_a_quantized_copy_are_compared(trained, tokenizer):
-    base, folder, model = trained
-
-    def quantized():
-        module = torch.ao.quantization.quantize_dynamic(
-            attnviz.load(base).module, {torch.nn.Linear}, dtype=torch.qint8
-        )
-        return attnviz.load(module, tokenizer=tokenizer)
-
-    models = {
-        "base": base,
-        "adapter": folder,
-        "object": lambda: attnviz.load(model, tokenizer=tokenizer),
-        "8 bits": quantized,
-    }
-    found = attnviz.compare(CORPUS, models=models)
-    size = found.change.nan_to_num(0).abs().amax((1, 2))
-    assert size[0] > 0.05
-    assert size[1] == 0
-    assert size[2] > 0
-    steps = {(found.heads[turn.head].layer, turn.step) for turn in found.turns()}
-    assert (LAYER, 0) in steps
-    assert not any(step == 1 for _, step in steps)
 
 
 def test_adapters_that_do_not_fit_are_refused(folder):

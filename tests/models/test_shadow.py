@@ -301,14 +301,6 @@ def test_weights_are_shared_and_buffers_are_not():
     assert notes == ()
 
 
-def test_a_large_buffer_is_shared():
-    """It may hold the weights of a quantized model."""
-    model = tiny("bert")
-    model.register_buffer("packed", torch.zeros(2**19))
-    shadow, _ = shadow_of(model)
-    assert shadow.packed.data_ptr() == model.packed.data_ptr()
-
-
 def test_a_scripted_module_is_shared_and_named():
     class Doubled(nn.Module):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:

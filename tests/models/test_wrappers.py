@@ -11,7 +11,6 @@ from torch import nn
 
 import attnviz
 from attnviz import InputError
-from attnviz.models.wrappers import unwrap
 
 with warnings.catch_warnings():  # of their own dependencies
     warnings.simplefilter("ignore")
@@ -39,11 +38,6 @@ def stages(result):
     """The stages that were compared in every attention."""
     left_out = {stage for _, stage, _ in result.agreement.not_compared}
     return [stage for stage in PROJECTIONS if stage not in left_out]
-
-
-def expect_same_weights(first, second):
-    for one, other in zip(first, second, strict=True):
-        torch.testing.assert_close(one.weights(), other.weights())
 
 
 WRAPPED = {
@@ -118,7 +112,7 @@ def test_image_pipelines_give_their_processor():
     )
     model = transformers.ViTForImageClassification(config)
     pipeline = transformers.ImageClassificationPipeline(model, image_processor=processor)
-    assert unwrap(pipeline)[2] is processor
+    assert attnviz.load(pipeline).checkpoint.processors.image is processor
 
 
 def test_sentence_transformers_give_model_and_tokenizer(model):
@@ -127,7 +121,8 @@ def test_sentence_transformers_give_model_and_tokenizer(model):
     assert loaded.tokenizer is not None
     note = "the model is SentenceTransformer[0].model; not shown: [1] (Pooling), [2] (Normalize)"
     assert loaded.notes == (note,)
-    expect_same_weights(loaded.attend(TEXTS[0]), model.attend(TEXTS[0]))
+    for one, other in zip(loaded.attend(TEXTS[0]), model.attend(TEXTS[0]), strict=True):
+        torch.testing.assert_close(one.weights(), other.weights())
 
 
 def test_cross_encoders_and_own_objects_give_their_tokenizer(tokenizer, tmp_path):
