@@ -58,7 +58,7 @@ def pytest_collection():
 LONGEST = (
     "test_style.py", "test_readme.py", "test_gallery.py", "test_cheat_sheet.py", "test_serving.py",
     "test_view.py", "test_families.py", "test_streaming_gpu.py", "test_catalogue.py",
-    "test_keywords.py", "test_options.py", "test_on_ray.py", "test_padding.py",
+    "test_keywords.py", "test_options.py", "test_on_ray.py", "test_operators.py",
     "test_verify.py", "test_simulated_cuda.py", "test_explain.py", "test_senses.py",
     "test_shift.py", "test_ablate.py", "test_checkpoints.py", "test_jupyter.py",
     "test_planted_streams.py", "test_notebooks.py", "test_served_page.py", "test_golden.py",

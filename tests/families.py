@@ -23,6 +23,9 @@ TEXTS = [
     "a much shorter text",
 ]
 
+# The stages of an attention, in the order in which they are compared.
+STAGES = ("query", "key", "value", "scores", "weights", "head output", "output")
+
 TARGETS = [
     "le train est parti de la gare a l'heure",
     "j'aime les telephones",

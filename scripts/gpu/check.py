@@ -23,7 +23,7 @@ FEWEST = 5  # for which a part is begun
 WORKERS = str(min(15, os.cpu_count() or 1))  # they compile kernels
 MARK = "figures: "
 TESTS = [
-    "tests/differential/test_streaming_gpu.py", "tests/differential/test_families.py",
+    "tests/differential/test_streaming_gpu.py",
     "tests/io/test_results_on_disk.py", "tests/models/test_checkpoints.py",
     "tests/robustness/test_memory.py", "tests/differential/test_on_cuda.py",
 ]  # fmt: skip

@@ -9,11 +9,12 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.attribution.interventions import common_words
 
 DATA = Path(__file__).parent.parent / "data"
 TEXT = "The bank was full of unbelievably much cash."
 ROW = 2  # of the bank
+# The words that take the place of another one: common tokens, drawn once.
+COMMON = ["stay", "run", "network", "smith", "control", "has", "look", "producer"]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,7 @@ def masked(model, ids, word):
 
 
 def replaced(model, ids, word):
-    stand_ins = common_words(model)
-    words = [model.tokenizer.decode([token]) for token in stand_ins]
-    assert len({word for word in words if word.isalpha()}) == 8
+    stand_ins = model.tokenizer.convert_tokens_to_ids(COMMON)
     yield from with_stand_ins(ids, word, stand_ins)
 
 
@@ -77,71 +76,6 @@ def test_a_changed_word_has_the_effect_of_a_plain_run(name, word, model, shifted
     assert lost.norm() > 0.1
     expected = lost @ shifted.decomposition.direction.double()
     assert_close(shifted.causal[name][at], expected, atol=1e-4, rtol=1e-4)
-
-
-def watched(projections, change):
-    """Register a hook before W^O of each layer, which may replace its input."""
-    return [
-        projection.register_forward_pre_hook(lambda _, args, at=at: change(at, args[0]))
-        for at, projection in enumerate(projections)
-    ]
-
-
-def patched_by_hooks(module, projections, texts, *, is_direct):
-    """Return the effect of giving each head what it gives W^O in the other text, (L, H, d).
-
-    A direct effect is that at the position alone, where all other heads stay as they are.
-    """
-    recorded = []
-    for text in texts:
-        inputs = {}
-        hooks = watched(projections, inputs.__setitem__)
-        end_of(module, text)
-        for hook in hooks:
-            hook.remove()
-        recorded.append(inputs)
-    heads = module.config.num_attention_heads
-    effects = torch.zeros(len(projections), heads, module.config.hidden_size, dtype=torch.float64)
-    rows = ROW if is_direct else slice(None)
-    for layer in range(len(projections)):
-        width = recorded[0][layer].shape[-1] // heads
-        for head in range(heads):
-            features = slice(head * width, (head + 1) * width)
-            for run, sign in ((1, 0.5), (0, -0.5)):
-
-                def change(at, x, layer=layer, run=run, features=features):
-                    x = (recorded[run][at] if is_direct else x).clone()
-                    if at == layer:
-                        x[:, rows, features] = recorded[1 - run][at][:, rows, features]
-                    return (x,)
-
-                whole = end_of(module, texts[run])
-                hooks = watched(projections, change)
-                effects[layer, head] += (whole - end_of(module, texts[run])) * sign
-                for hook in hooks:
-                    hook.remove()
-    return effects
-
-
-@pytest.mark.usefixtures("without_changed_words")
-@pytest.mark.parametrize("reference", ["The bank was full of mud.", "gate"])
-def test_effects_of_heads_are_those_of_plain_hooks(tokenizer, reference):
-    text, module = "The bank was full of cash.", tiny("bert").bert
-    texts = [dict(tokenizer(each, return_tensors="pt")) for each in (reference, text)]
-    if reference == "gate":  # the text with a mask that hides what the gate hides
-        T = texts[1]["input_ids"].shape[1]
-        gate = torch.eye(T, dtype=torch.bool)
-        gate[:, [0, T - 1]] = True
-        mask = torch.zeros(1, 1, T, T).masked_fill(~gate, -torch.inf)
-        texts[0] = {**texts[1], "attention_mask": mask}
-    model = attnviz.load(module, tokenizer=tokenizer)
-    found = attnviz.shift("bank", text, reference=reference, verify_causally=True, model=model)
-    projections = [layer.attention.output.dense for layer in module.encoder.layer]
-    along = found.decomposition.direction.double()
-    for effects, is_direct in ((found.direct_effect, True), (found.total_effect, False)):
-        expected = patched_by_hooks(module, projections, texts, is_direct=is_direct)
-        assert expected.norm(dim=-1).median() > 1e-2
-        assert_close(effects, expected @ along, atol=1e-4, rtol=0)
 
 
 @pytest.fixture

@@ -41,9 +41,12 @@ def test_every_function_gives_the_numbers_of_the_cpu(function, tokenizer, tmp_pa
         pd.testing.assert_frame_equal(there[numbers], here[numbers], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("family", EVERY)
-def test_every_family_is_verified(family, tokenizer):
-    for result in attend_to_texts(family, tokenizer)():
+def test_every_family_is_verified(family, dtype, tokenizer):
+    if dtype != torch.float32 and family not in FAMILIES:
+        pytest.skip("in float32 only")
+    for result in attend_to_texts(family, tokenizer, dtype)():
         assert result.agreement.verdict == "verified", result.agreement.summary()
 
 

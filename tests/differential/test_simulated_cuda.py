@@ -5,22 +5,20 @@ Each test is run again with a planted fault, which must fail: a factory without 
 """
 
 import os
-import pickle
 import sys
 from functools import partial
 from pathlib import Path
 
 import media
-import numpy as np
 import pytest
 import torch
 from families import TEXTS, TWO_SIDED, tiny
-from simulated_cuda import CudaTensor, DeviceError, SimulatedCuda
-from transformers import LlamaConfig, LlamaModel
+from simulated_cuda import CudaTensor
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import attnviz
 from attnviz.attribution.methods import METHODS
-from attnviz.capture import search, streamed
+from attnviz.capture import streamed
 from attnviz.streaming import gpu as streaming_gpu
 
 PACKAGE = str(Path(attnviz.__file__).parent)
@@ -68,9 +66,9 @@ def assert_refused(action):
 # ------------------------------------------------------------------------- every way to attend
 
 
-def attend_to_texts(family, tokenizer):
+def attend_to_texts(family, tokenizer, dtype=torch.float32):
     """Return a call that gives the results of a small model on the device."""
-    model = attnviz.load(tiny(family).to("cuda"), tokenizer=tokenizer)
+    model = attnviz.load(tiny(family, dtype).to("cuda"), tokenizer=tokenizer)
     if family in TWO_SIDED:
         return lambda: [model.attend(TEXTS[2], target="le train")]
     return partial(model.attend, TEXTS[1 if family == "bert" else 2 :])  # one with padding
@@ -201,13 +199,19 @@ ALL = (
 
 
 @pytest.fixture
-def two_layers(tokenizer, simulated_gpu, monkeypatch):
-    """A BERT of two layers on the device, verified on two texts of a corpus."""
-    monkeypatch.setattr("attnviz.analyses.survey.corpus._SAMPLE_TEXTS", 2)
+def on_the_cpu():
+    """A BERT of two layers, which is built on the CPU."""
     module = tiny("bert")
     del module.bert.encoder.layer[2:]
     module.config.num_hidden_layers = 2
-    return attnviz.load(module.to("cuda"), tokenizer=tokenizer)
+    return module
+
+
+@pytest.fixture
+def two_layers(on_the_cpu, tokenizer, simulated_gpu, monkeypatch):
+    """The model on the device, verified on two texts of a corpus."""
+    monkeypatch.setattr("attnviz.analyses.survey.corpus._SAMPLE_TEXTS", 2)
+    return attnviz.load(on_the_cpu.to("cuda"), tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("function", [one for one in ALL if one is not survey])  # as explore calls
@@ -261,73 +265,6 @@ def test_the_models_own_fused_attention_runs_once(
 # ------------------------------------------------------------------------- the simulated device
 
 
-def test_a_device_that_only_counts_launches_the_same(tokenizer, monkeypatch):
-    counts, config = [], LlamaConfig(
-        vocab_size=30522, hidden_size=64, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, pad_token_id=0,
-    )  # fmt: skip
-    for computes in (True, False):
-        monkeypatch.setattr("simulated_cuda._LARGE", 2**10)
-        with SimulatedCuda(computes=computes) as gpu:
-            module = LlamaModel(config).to(torch.bfloat16).eval()
-            model = attnviz.load(module.to("cuda"), tokenizer=tokenizer)
-            gpu.clear()
-            search._plan_of.cache_clear()  # both are searched
-            model.attend(TEXTS[0], mode="streamed", cells=8)
-            counts.append((gpu.counts, gpu.within("multiply_adds")))
-    assert counts[0] == counts[1]
-    assert counts[0][1] > 0
-
-
-def read_elsewhere(data):
-    """Read tensors where there is one device only."""
-    SimulatedCuda.current.saved.devices = 1
-    return pickle.loads(data)
-
-
-REFUSED = {
-    "two devices": lambda x: x + torch.ones(3),
-    "a product": lambda x: torch.ones(2, 3) @ x,
-    "numpy": lambda x: x.numpy(),
-    "an array": lambda x: np.asarray(x),
-    "an index on the device": lambda x: torch.ones(3)[x.long()],
-    "values on the CPU": lambda x: x.index_put_((torch.tensor([0, 1]),), torch.ones(2)),
-    "a number of the device": lambda x: torch.ones(3) * x.sum(),
-    "a generator": lambda x: torch.rand(3, generator=torch.Generator(), device="cuda"),
-    "a file for another machine": lambda x: read_elsewhere(pickle.dumps(x.to("cuda:1"))),
-    "another device": lambda x: x + x.to("cuda:1"),
-}
-ALLOWED = {
-    "a number": lambda x: x * torch.tensor(2.0),
-    "an index on the CPU": lambda x: x[torch.tensor([0, 1])],
-    "a mask on the CPU": lambda x: x[torch.tensor([True, False, True])],
-    "an assignment": lambda x: x.__setitem__(0, 2.0),
-    "a copy": lambda x: torch.zeros(3).copy_(x),
-}
-
-
-@pytest.mark.parametrize("action", REFUSED.values(), ids=REFUSED)
-def test_what_cuda_refuses(action):
-    with SimulatedCuda(devices=2), pytest.raises((DeviceError, TypeError)):
-        action(torch.ones(3, device="cuda"))
-
-
-@pytest.mark.parametrize("action", ALLOWED.values(), ids=ALLOWED)
-def test_what_cuda_allows(action, simulated_gpu):
-    action(torch.ones(3, device="cuda"))
-
-
-def test_counts(simulated_gpu):
-    x = torch.ones(3, device="cuda")  # 1
-    x.view(3, 1)
-    y = (x * 2)[x > 1]  # 2, 3, 4 and the number of values
-    y.sum().item()  # 5
-    x.to("cpu")
-    torch.tensor([1.0], device="cuda")
-    assert simulated_gpu.counts == (5, 4, 1, 1)
-    assert simulated_gpu.top("to_host") == [("elsewhere _to_copy", 1)]
-
-
 def test_a_copy_is_not_complete_before_something_waits(simulated_gpu):
     x = torch.ones(3, device="cuda")
     copied = x.to("cpu", non_blocking=True)
@@ -339,26 +276,44 @@ def test_a_copy_is_not_complete_before_something_waits(simulated_gpu):
     assert copied.tolist() == pinned.tolist() == [1.0] * 3
 
 
-def test_gradients_are_on_the_device(simulated_gpu):
-    module = torch.nn.Linear(3, 2).to("cuda")
-    module(torch.ones(3, device="cuda"))[[0, 0]].sum().backward()
-    assert module.weight.grad.device == torch.device("cuda:0")
-    assert module.weight.grad.tolist() == [[2.0] * 3, [0.0] * 3]
+# --- the default device
 
 
-def test_products_are_rounded_where_tf32_is_allowed(simulated_gpu):
-    x, products = torch.full((1, 1), 1 + 2**-12, device="cuda"), torch.backends.cuda.matmul
-    assert (x @ x).item() > 1
-    before, products.fp32_precision = products.fp32_precision, "tf32"
-    try:
-        assert (x @ x).item() == 1
-    finally:
-        products.fp32_precision = before
+@pytest.fixture
+def gpu_by_default(simulated_gpu):
+    torch.set_default_device("cuda")
+    yield
+    torch.set_default_device(None)
 
 
-def test_afterwards_there_is_no_device():
-    with SimulatedCuda():
-        torch.ones(3, device="cuda")
-    assert not torch.cuda.is_available()
-    with pytest.raises((RuntimeError, AssertionError)):
-        torch.ones(3, device="cuda")
+@pytest.fixture
+def placed(on_the_cpu, tokenizer, gpu_by_default):
+    """The model on the CPU."""
+    return attnviz.load(on_the_cpu, tokenizer=tokenizer)
+
+
+def test_attend(placed):
+    for result in placed.attend(TEXTS[1:]):
+        assert result.agreement.verdict == "verified"
+
+
+@pytest.mark.parametrize("function", [shift, senses, survey, stream, compare, check, draw, explain])
+def test_every_function(function, placed, tmp_path):
+    assert function(placed, tmp_path).agreement.verdict == "verified"
+
+
+def test_the_next_token_is_explained(tokenizer, gpu_by_default):
+    config = LlamaConfig(
+        vocab_size=30522, hidden_size=48, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, pad_token_id=0,
+    )  # fmt: skip
+    model = attnviz.load(LlamaForCausalLM(config).to("cpu").eval(), tokenizer=tokenizer)
+    result = attnviz.explain("I love apple phones", methods=[*METHODS], heads=True, model=model)
+    assert result.agreement.verdict == "verified", result.agreement.summary()
+    assert set(result.methods) == {*METHODS}, result.notes
+    assert None not in (result.heads, result.lens), result.notes
+    result.plot()
+
+
+def test_a_worked_example(gpu_by_default):
+    attnviz.example("cat").plot()

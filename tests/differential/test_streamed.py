@@ -45,32 +45,6 @@ def test_every_family(family, tokenizer):
         assert_close(attention.summary.top_weights.double(), P.topk(2).values, **NEAR)
 
 
-def test_exact_regions_of_one_layer_with_the_maps_of_all(model):
-    result = attnviz.attend(TWICE, model=model, mode="streamed", exact=2)
-    assert result.layers == (0, 1, 2, 3, 4, 5)
-    assert [attention.record is not None for attention in result.streamed] == [False] * 2 + [
-        True
-    ] + [False] * 3
-    whole = attnviz.attend(TWICE, model=model, mode="full").weights(2, 3)[20:30, 5:25]
-    region = result.layer(2).crop(3, slice(20, 30), slice(5, 25))
-    assert_close(region, whole, **NEAR)
-    with pytest.raises(InputError, match=r"exact=\[4\]"):
-        result.layer(4).crop(3, slice(20, 30), slice(5, 25))
-
-
-@pytest.mark.parametrize(
-    ("layers", "message"),
-    [
-        ({"exact": 6}, "Layer 6 is out of range: the model has layers 0–5"),
-        ({"exact": [1], "layers": [0, 2]}, "exact layer 1 is not stored: layers selects 0, 2"),
-        ({"exact": []}, "The list of exact layers is empty. Name one, or several."),
-    ],
-)
-def test_exact_layers_that_do_not_exist(model, layers, message):
-    with pytest.raises(InputError, match=message):
-        attnviz.attend(TWICE, model=model, mode="streamed", **layers)
-
-
 @pytest.mark.parametrize("family", ["bloom", "deberta", "longformer"])
 def test_invisible_attention_is_refused(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)

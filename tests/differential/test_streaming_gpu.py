@@ -41,24 +41,6 @@ for_real = pytest.mark.skipif(
 if INTERPRETED:
     import triton_interpreter  # noqa: F401
 
-# m, offset, n - m - offset, heads, key heads, width
-SHAPES = [
-    (1, 0, 0, 1, 1, 16),
-    (33, 0, 0, 2, 2, 16),
-    (50, 7, 0, 4, 2, 16),
-    (64, 0, 0, 3, 1, 20),
-    (20, 5, 30, 2, 1, 16),
-    (70, -9, 3, 2, 2, 40),
-    (3, 90, 0, 6, 2, 64),
-]
-RULES = {
-    "all": {},
-    "causal": {"after": 0},
-    "window": {"after": 0, "before": 11},
-    "alone": {"after": 0, "before": 0},
-    "both sides": {"after": 6, "before": 9},
-    "ahead": {"before": -2, "after": 30},
-}
 TILINGS = [Tiling(32, 16), Tiling(16, 32, programs=3, features=16), Tiling(64, 64, programs=1)]
 
 
@@ -145,48 +127,6 @@ def reduced(scoring, cell, marks=None, tiling=None):
     return buffers
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-class TestEveryNumber:
-    """Every number equals that of the full map, for any shape and mask rule."""
-
-    pytestmark = somewhere
-
-    @pytest.mark.pairs(each=2)
-    @pytest.mark.parametrize("cell", [1, 4, 16, 32, 128])
-    def test_cells_of_every_size(self, shape, cell):
-        torch.manual_seed(cell)
-        compare(scoring_of(shape, RULES["causal"]), cell, TILINGS[cell.bit_length() % 3])
-
-    @pytest.mark.pairs(each=2)
-    @pytest.mark.parametrize("padded", [False, True])
-    @pytest.mark.parametrize("rule", RULES)
-    def test_rules(self, shape, rule, padded):
-        torch.manual_seed(0)
-        tiling = TILINGS[len(rule) % 3]
-        compare(scoring_of(shape, RULES[rule], padded=padded), (8, 32)[padded], tiling)
-
-    @pytest.mark.parametrize("dtype", HALVES, ids=str)
-    def test_in_half_precision(self, shape, dtype):
-        torch.manual_seed(1)
-        compare(scoring_of(shape, RULES["window"], dtype=dtype), 16, TILINGS[0])
-
-
-@pytest.mark.parametrize("sinks", ["none", "of heads", "of rows"])
-@pytest.mark.parametrize("cap", [None, 2.0, 50.0])
-@pytest.mark.parametrize("rule", ["causal", "both sides", "ahead"])
-class TestSoftCapsAndSinks:
-    pytestmark = somewhere
-
-    def test_every_number(self, rule, cap, sinks):
-        torch.manual_seed(0)
-        sink = {"none": None, "of heads": torch.randn(4), "of rows": torch.randn(4, 20)}[sinks]
-        sink = None if sink is None else sink.to(DEVICE)
-        shape = (20, 13, 0, 4, 2, 16)
-        compare(scoring_of(shape, RULES[rule], soft_cap=cap, sinks=sink), 8, TILINGS[0])
-        steep = scoring_of(shape, RULES[rule], soft_cap=cap, sinks=sink, spread=6)
-        compare(steep, 8, TILINGS[1], near=2e-4)  # scores of hundreds, before the cap
-
-
 class TestLaunches:
     """The results do not depend on the division into launches and programs."""
 
@@ -222,20 +162,6 @@ class TestLaunches:
     def test_scores_of_hundreds(self):
         torch.manual_seed(4)
         compare(scoring_of((40, 0, 0, 2, 1, 16), {"after": 0}, spread=12), 8, Tiling(32, 16), 2e-4)
-
-    def test_a_planted_fault_is_detected(self):
-        """A rule off by one key, a scale off by 1 %, heads that read the wrong keys."""
-        torch.manual_seed(5)
-        right = scoring_of((20, 0, 0, 2, 2, 16), {"after": 0})
-        P, marks = whole(right)[0], torch.zeros(20, dtype=torch.bool)
-        for fault in (
-            replace(right, visible=MaskRule(after=1)),
-            replace(right, scale=right.scale * 1.01),
-            replace(right, key=right.key.flip(0)),
-        ):
-            sums = reduced(fault, 8, tiling=Tiling(16, 16))
-            with pytest.raises(AssertionError):
-                check(sums, P, 8, 0, marks, 2e-5)
 
 
 # What stands in the source of the kernels, and the fault in its place.
@@ -404,33 +330,8 @@ def test_a_device_is_asked_for_itself(monkeypatch):
     assert not gpu.available(new)
 
 
-def test_programs_of_a_causal_map_have_equal_work():
-    """The order of the blocks is that of the kernel: its lines are read from the source."""
-    source = Path(kernels.__file__).read_text()
-    step, block = (
-        re.search(rf"^ +{name} = (.+)$", source, re.MULTILINE)[1] for name in ("step", "block")
-    )
-    row_tiles, programs = 1024, 66
-    turns = range(-(-row_tiles // programs))
-
-    def imbalance(block):
-        work = []
-        for program in range(programs):
-            names = {"program": program, "programs": programs, "row_tiles": row_tiles}
-            blocks = []
-            for turn in turns:
-                here = names | {"turn": turn}
-                blocks.append(eval(block, here | {"step": eval(step, here)}))
-            work.append(sum(1 + block for block in blocks if 0 <= block < row_tiles))
-        return max(work) / (sum(work) / programs)
-
-    assert imbalance(block) < 1.01
-    assert imbalance("turn * programs + step") > 1.05  # from the shortest
-
-
 SAMPLE = "(TestLaunches and not every_run) or TestPlantedFaults or come_from_the_kernels"
-SAMPLE += " or fused_attention_runs_once"
-SAMPLE += " or (EveryNumber and (33 or (70 and not half))) or (Caps and both and heads and 2.0)"
+SAMPLE += " or fused_attention_runs_once or RandomMaps"
 
 
 @for_real
@@ -439,7 +340,7 @@ SAMPLE += " or (EveryNumber and (33 or (70 and not half))) or (Caps and both and
     ("tests", "marks"),
     [
         (SAMPLE, "not long"),
-        pytest.param("not RandomMaps", "", marks=pytest.mark.long),
+        pytest.param("not (RandomMaps and 1000)", "", marks=pytest.mark.long),
     ],
 )
 def test_in_the_interpreter(tests, marks):
@@ -463,15 +364,15 @@ def test_in_the_interpreter(tests, marks):
 UNITS = {"lse": 1, "entropy": 1, "distance": 8}
 
 
-def random_case(seed):
-    """Return a random attention, the size of its cells, and a tiling."""
+def random_case(seed, most):
+    """Return a random attention of so many queries at most, the size of its cells, and a tiling."""
     torch.manual_seed(seed)
     chance = random.Random(seed)
-    m = round(1000 ** chance.random())
+    m = round(most ** chance.random())
     beyond = chance.choice([0, 0, 0, chance.randint(0, 60)])
     offset = chance.choice([0, 0, chance.randint(0, 60), -chance.randint(0, m - 1)])
     shared, G = (chance.choice([1, 1, 2, 4]), chance.choice([1, 2])) if m < 200 else (1, 1)
-    width = chance.choice([40, 64, 64, 80, 96, 128, 160, 256])
+    width = chance.choice([16, 40, 64, 64, 80, 96, 128, 160, 256][: 4 if most < 100 else None])
     window = {"after": chance.randint(-2, 20), "before": chance.choice([0, 1, 7, 64, 300])}
     rule = chance.choice([{}, {"after": 0}, {"after": 0}, window, window | {"after": 0}])
     scoring = scoring_of(
@@ -479,7 +380,9 @@ def random_case(seed):
         dtype=chance.choice([torch.bfloat16, torch.float16, torch.float32]),
         spread=chance.choice([0.1, 1.0, 2.0]),
         soft_cap=chance.choice([None, None, None, 5.0, 50.0]),
-        sinks=chance.choice([None, None, None, torch.randn(G * shared).to(DEVICE)]),
+        sinks=chance.choice(
+            [None, None, *(torch.randn(size).to(DEVICE) for size in (G * shared, (G * shared, m)))]
+        ),
     )  # fmt: skip
     n = scoring.shape[2]
     hidden = chance.choice([None, None, 0.3, 1.0, (n - 1) / n])  # the part of the keys
@@ -490,17 +393,19 @@ def random_case(seed):
     return scoring, cell, chance.choice([None, None, None, *(t for t in TILINGS)])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("block", range(100))
+@pytest.mark.parametrize(
+    ("block", "most"),
+    [(0, 40), *(pytest.param(block, 1000, marks=pytest.mark.long) for block in range(100))],
+)
 class TestRandomMaps:
     """Each block is 20 maps; the largest error of every number is printed."""
 
     pytestmark = somewhere
 
-    def test_every_number(self, block):
+    def test_every_number(self, block, most):
         largest = {}
         for seed in range(20 * block, 20 * block + 20):
-            scoring, cell, tiling = random_case(seed)
+            scoring, cell, tiling = random_case(seed, most)
             P, lse = whole(scoring)
             marks = torch.rand(P.shape[2]) < 0.4
             sums = reduced(scoring, cell, marks.to(DEVICE), tiling)

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as t
+from captures import capture, verify
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.agreement import verify
-from attnviz.capture.capture import capture
 
 TEXTS = ["the train left the old station on time and nobody noticed that it was early", "a text"]
 WINDOWS = [8, 4]
@@ -114,15 +113,9 @@ def test_another_window_is_caught(rows, tokenizer):
     module = build(*MODELS["a classifier"])
     inputs = dict(tokenizer(TEXTS[0], return_tensors="pt", return_token_type_ids=False))
     (captured,) = capture(module, inputs)
-    nothing = {"versions": {}, "weights_sha256": ""}
-    assert verify(captured.records, captured.references, **nothing).verdict == "verified"
+    assert verify(captured.records, captured.references).verdict == "verified"
     first, *others = captured.records
     mask = first.mask.expand(4, -1, -1).clone()
     mask[:, rows, 5:9] = torch.finfo(mask.dtype).min
     planted = (replace(first, mask=mask), *others)
-    assert verify(planted, captured.references, **nothing).verdict == "failed"
-
-
-def test_a_corpus_is_surveyed(tokenizer):
-    model = attnviz.load(build(*MODELS["a classifier"]), tokenizer=tokenizer)
-    assert len(attnviz.survey(TEXTS, model=model).heads) == 8
+    assert verify(planted, captured.references).verdict == "failed"
