@@ -4,7 +4,6 @@ import pytest
 
 import attnviz
 from tests.interactive.serve.live_server import (
-    few_sentences,  # noqa: F401
     serving_in_thread,
     small_model,
     wait_until_idle,

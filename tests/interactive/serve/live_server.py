@@ -17,8 +17,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from attnviz.analyses.senses.sentences import bundled
-from attnviz.interactive.serve.app import JobQueue, Site, _names, _Server
+from attnviz.interactive.serve.app import Cancelled, JobQueue, Site, _names, _Server  # noqa: F401
 from attnviz.interactive.serve.handlers import Handlers
 
 _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
@@ -26,11 +25,12 @@ _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
 
 @dataclass
 class Served:
-    """A running server: its process, or None in a thread of this one; its address and its link."""
+    """A running server: its process, or its site in a thread of this one; its address and link."""
 
     process: subprocess.Popen | None = None
     address: str = ""
     link: str = ""
+    site: Site | None = None
 
     @property
     def port(self):
@@ -109,7 +109,7 @@ def serving_in_thread(*models, max_tokens=64):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield Served(None, site.origins[0], site.link())
+            yield Served(None, site.origins[0], site.link(), site)
         finally:
             server.should_exit = True
             thread.join()
@@ -135,13 +135,3 @@ def small_model(tokenizer):
             for projection in (layer.attention.self.query, layer.attention.self.key):
                 projection.weight.mul_(30)
     return model
-
-
-@pytest.fixture
-def few_sentences(monkeypatch):
-    """Keep three bundled sentences of each sense, for a server in a thread."""
-    few = {
-        word: {sense: sentences[:3] for sense, sentences in senses.items()}
-        for word, senses in bundled().items()
-    }
-    monkeypatch.setattr("attnviz.analyses.senses.sentences.bundled", lambda: few)

@@ -5,14 +5,9 @@ import re
 
 import httpx2
 import pytest
-from starlette.testclient import TestClient
-
-from attnviz.interactive.serve.app import JobQueue, Site
-from attnviz.interactive.serve.handlers import Handlers
 
 TEXT = {"text": "the train left"}
 POSTS = ["/attention", "/explain", "/senses", "/shift"]
-PAGES = ["/", "/about", "/static/attnviz.live.js", "/turn/1", *POSTS]
 
 
 def refused(answer, status):
@@ -89,6 +84,22 @@ def test_an_attack_is_refused(server, reader, name):
         refused(reader.request(method, path, headers=headers, **sent), status)
 
 
+def test_the_link_that_a_browser_is_started_with_works_once(server):
+    def opened(link):
+        with server.stranger() as client:
+            return client.get(link).status_code
+
+    once = server.site.link(once=True)
+    assert [opened(once), opened(once)] == [303, 403]
+    assert opened(server.site.link(once=True)) == opened(server.link) == 303
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_this_machine_goes_by_its_own_names(server, host):
+    request = f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+    assert " 200 " in server.raw(request.encode()).splitlines()[0]
+
+
 def test_no_host(server):
     assert " 400 " in server.raw(b"GET /health HTTP/1.0\r\n\r\n").splitlines()[0]
 
@@ -126,18 +137,6 @@ def test_a_token_becomes_a_cookie_that_no_script_reads(server):
             assert "token" not in str(client.get("/").url)
             assert client.get("/").status_code == 200
             assert client.get(server.link).headers["location"] == "/"
-
-
-def test_the_link_that_a_browser_is_started_with_works_once():
-    site = Site(Handlers({}, 8), JobQueue(1, 1), ["127.0.0.1"], 80)
-    with TestClient(site.app(), "http://127.0.0.1", follow_redirects=False) as client:
-        link = site.link(once=True)
-        assert client.get(link).status_code == 303
-        client.cookies.clear()
-        assert client.get(link).status_code == 403
-        assert client.get(site.link(once=True)).status_code == 303
-        client.cookies.clear()
-        assert client.get(site.link()).status_code == 303
 
 
 def test_a_huge_body_in_chunks(server, reader):

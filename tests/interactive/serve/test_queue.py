@@ -1,20 +1,21 @@
-"""Runs that are stopped: by their time limit, or anywhere, with no trace in the model.
+"""Runs that are stopped, and clients that send no whole request and lock nobody out.
 
 test_serving.py has the order of requests, clients that leave, and the end of the server.
 """
 
 import asyncio
 import gc
+import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import pytest
-import torch
+import uvicorn
 from starlette.exceptions import HTTPException
 
-import attnviz
-from attnviz.interactive.serve.app import Cancelled, Job, JobQueue
+from attnviz.interactive.serve.app import Cancelled, Connection, Job, JobQueue
 from attnviz.runtime.progress import say, track
 
 
@@ -43,50 +44,6 @@ def test_the_time_limit_applies_to_runs_not_to_waiting():
     asyncio.run(main())
 
 
-class Counted(Job):
-    """Stop itself at one of its checks."""
-
-    def __init__(self, last=None):
-        super().__init__("")
-        self.last, self.checks = last, 0
-
-    def check(self):
-        self.checks += 1
-        if self.checks == self.last:
-            self.cancelled.set()
-        super().check()
-
-
-def traces(model):
-    """Return the state that a run changes and restores."""
-    return (
-        [dict(module.__dict__) for module in model.module.modules()],
-        [len(module._forward_pre_hooks) for module in model.module.modules()],
-        model.module.config._attn_implementation,
-        torch.backends.mha.get_fastpath_enabled(),
-        torch.get_rng_state().tolist(),
-    )
-
-
-@pytest.fixture(scope="module")
-def whole(model, train):
-    """Return a run that was not stopped, which has counted its checks."""
-    job = Counted()
-    job.run(lambda: attnviz.attend(train.provenance.text, model=model))
-    return job
-
-
-@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
-def test_a_run_stops_anywhere_and_the_model_is_unchanged(model, train, whole, share):
-    text = train.provenance.text
-    before = traces(model)
-    with pytest.raises(Cancelled):
-        Counted(max(1, int(share * whole.checks))).run(lambda: attnviz.attend(text, model=model))
-    assert traces(model) == before
-    for one, again in zip(train, attnviz.attend(text, model=model), strict=True):
-        assert (one.weights() == again.weights()).all()
-
-
 def test_a_stopped_run_that_is_collected_later_prints_nothing(monkeypatch):
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
@@ -111,3 +68,99 @@ def test_a_stopped_run_that_is_collected_later_prints_nothing(monkeypatch):
     errors.clear()
     gc.collect()
     assert not unraisable
+
+
+# --- connections
+
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+HALF = {
+    "nothing": b"",
+    "half a header": b"GET / HTTP/1.1\r\nHo",
+    "half a body": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf",
+    "half a second header": WHOLE + b"GET / HTTP/1.1\r\nHo",
+}
+MAX_SECONDS, MAX_OPEN = 0.5, 4
+
+
+class Strict(Connection):
+    max_seconds, max_open = MAX_SECONDS, MAX_OPEN
+
+
+async def answer(scope, receive, send):
+    """Answer at once to GET; wait for the path /slow; never read a body."""
+    if scope["path"] == "/slow":
+        await asyncio.sleep(2 * MAX_SECONDS)
+    headers = [(b"content-length", b"4")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"done"})
+
+
+def serve(client):
+    """Run a coroutine with the port of a server whose limits are small."""
+
+    async def main():
+        config = uvicorn.Config(
+            answer, http=Strict, ws="none", lifespan="off", log_config=None, timeout_keep_alive=60
+        )
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            await client(listener.getsockname()[1])
+            server.should_exit = True
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+async def send(port, request):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    return reader, writer
+
+
+async def read_all(reader):
+    """Return what is sent until the connection is closed or reset."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while chunk := await reader.read(1000):
+            received += chunk
+    return received
+
+
+def test_a_connection_without_a_whole_request_is_closed():
+    async def client(port):
+        opened = [await send(port, request) for request in HALF.values()]
+        for reader, writer in opened:
+            await asyncio.wait_for(read_all(reader), 3 * MAX_SECONDS)
+            writer.close()
+
+    serve(client)
+
+
+def test_a_slow_answer_is_not_cut_off():
+    async def client(port):
+        reader, writer = await send(port, WHOLE.replace(b"/ ", b"/slow "))
+        assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200")
+        writer.write(WHOLE)  # the connection is kept open
+        assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+    serve(client)
+
+
+def test_the_connection_that_waited_longest_is_closed():
+    async def client(port):
+        slow = await send(port, WHOLE.replace(b"/ ", b"/slow "))
+        idle = [await send(port, HALF["half a header"]) for _ in range(MAX_OPEN - 1)]
+        last = await send(port, WHOLE)
+        await last[0].readuntil(b"done")
+        assert await asyncio.wait_for(read_all(idle[0][0]), MAX_SECONDS / 2) == b""
+        assert not idle[1][0].at_eof()
+        await slow[0].readuntil(b"done")
+        for _, writer in (slow, *idle, last):
+            writer.close()
+
+    serve(client)

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from pathlib import Path
-from xml.etree import ElementTree
 
 import httpx2
 import matplotlib.pyplot as plt
@@ -19,10 +18,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz.interactive.serve.app import Cancelled, _names
-from attnviz.interactive.serve.handlers import Handlers
-from attnviz.interactive.serve.handlers import answer as answered
-from tests.interactive.serve.live_server import serving
+from tests.interactive.serve.live_server import Cancelled, serving, serving_in_thread
 from tests.interactive.test_payload import travelled
 
 LONG = "The bank was full of {mud|cash} " + "and so were we " * 14
@@ -78,30 +74,6 @@ def test_attention_matches_attend(reader, train):
     expect_same(reader.post("/attention", json={"text": text}).json(), train)
 
 
-def test_two_texts_are_compared(reader):
-    asked = {"text": "the bank of the river", "compare": "the bank of the city", "model": "small"}
-    answer = reader.post("/attention", json=asked).json()
-    assert len(answer["payload"]["results"]) == 2
-    wrong = reader.post("/attention", json={**asked, "compare": "one more and no other word"})
-    assert wrong.status_code == 400
-    assert "share no word" in wrong.text
-
-
-@pytest.mark.parametrize(
-    ("path", "asked", "said"),
-    [
-        ("/senses", {"word": "bank"}, "river"),
-        ("/shift", {"word": "bank", "text": "The bank was full of {mud|cash}."}, "cash"),
-    ],
-)
-def test_figures_are_drawn(reader, path, asked, said, few_sentences):
-    answer = reader.post(path, json={**asked, "model": "small"}).json()
-    root = ElementTree.fromstring(answer["svg"])
-    assert said in "".join(root.itertext())
-    assert answer["verdict"] == "verified"
-    assert "recomputed in float64" in answer["summary"]
-
-
 def test_a_missing_font_is_reported_to_the_reader_only(reader):
     asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full", "model": "small"}
     answer = reader.post("/shift", json=asked)
@@ -109,81 +81,20 @@ def test_a_missing_font_is_reported_to_the_reader_only(reader):
     assert all("font" in said for said in answer.json()["warnings"])
 
 
-OWN_RIVER = ["on the bank of the river", "the muddy bank"]
-OWN_MONEY = ["a bank loan", "a big bank"]
-
-
-def test_senses_of_own_sentences(reader, small):
-    lines = (
-        [f"river: {text}" for text in OWN_RIVER] + [""] + [f"money: {text}" for text in OWN_MONEY]
-    )
-    own = {"word": "bank", "sentences": "\n".join(lines), "model": "small"}
-    answer = reader.post("/senses", json=own).json()
-    found = answer["threads"]
-    assert found["senses"] == ["river", "money"]
-    assert [each["sense"] for each in found["occurrences"]] == [0, 0, 1, 1]
-    for each in found["occurrences"]:
-        assert each["sentence"][each["start"] : each["end"]] == "bank"
-    result = attnviz.senses("bank", {"river": OWN_RIVER, "money": OWN_MONEY}, model=small)
-    assert (found["headline"], found["claimed"]) == (result.headline, result.claimed)
-    np.testing.assert_allclose(found["heights"], result.heights.numpy(), atol=1e-5)
-    assert found["right"] == result.right[-1].tolist()
-    assert found["nearest"] == [[1, 1, 0, 0]] * len(result.scores)
-    assert found["told"] == [0, 1, 2, 3]
-
-
-def test_of_three_senses_the_nearest_other_is_sent(reader, small):
-    senses = {"river": OWN_RIVER, "money": OWN_MONEY, "blood": ["a blood bank", "their blood bank"]}
-    typed = "\n".join(f"{name}: {text}" for name, texts in senses.items() for text in texts)
-    asked = {"word": "bank", "sentences": typed, "model": "small"}
-    found = reader.post("/senses", json=asked).json()["threads"]
-    result = attnviz.senses("bank", senses, model=small)
-    assert found["strips"] == [[0, 1], [2, 3], [4, 5]]
-    for state, cosines in enumerate(result.cosines.tolist()):
-        for n, own in enumerate((0, 0, 1, 1, 2, 2)):
-            others = {other: cosine for other, cosine in enumerate(cosines[n]) if other != own}
-            assert found["nearest"][state][n] == max(others, key=others.get)
-
-
-REGIONS = {"water": ["the boat left the bank of the lake"], "money": ["an account at the bank"]}
-
-
-@pytest.mark.parametrize("regions", [None, REGIONS])
-def test_the_paths_and_bricks_of_a_shift(reader, small, regions):
-    text = "We sat on the bank of the river."
-    typed = "\n".join(f"{name}: {one}" for name, (one,) in (regions or {}).items())
-    asked = {"word": "bank", "text": text, "toward": typed, "model": "small"}
-    found = reader.post("/shift", json=asked).json()["moved"]
-    result = attnviz.shift("bank", text, toward=regions, model=small)
-    np.testing.assert_allclose(found["place"], result.place.numpy(), atol=1e-5)
-    assert found["regions"] == list(regions or ())
-    if regions is None:
-        assert found["rails"] is None
-    else:
-        np.testing.assert_allclose(found["rails"], result.rails.numpy(), atol=1e-5)
-    adds = [word["adds"] for word in found["words"]]
-    np.testing.assert_allclose(adds, result.along(result.parts), atol=1e-5)
-    here, other = result.reached
-    assert sum(adds) == pytest.approx(abs(here - other), abs=1e-4) == found["gap"]
-    takes = [word["takes"] for word in found["words"]]
-    assert [one is None for one in takes] == [n not in result.sources for n in range(len(takes))]
-    kinds = [word["kind"] for word in found["words"]]
-    assert kinds[0] == kinds[-1] == "special"
-    assert [n for n, kind in enumerate(kinds) if kind == "explained"] == [result.at]
-
-
 def test_sentences_that_a_decoder_cannot_tell_apart_are_sent_without_numbers(bare_tokenizer):
     ends = {"river": ("was muddy", "by the lake"), "money": ("lent much", "had a loan")}
     starts = {"river": ("swim to", "a wet"), "money": ("pay the", "a rich")}
     lines = [f"{name}: the bank {end}" for name, both in ends.items() for end in both]
     lines += [f"{name}: {start} bank" for name, both in starts.items() for start in both]
-    handlers = Handlers({"small": attnviz.load(tiny("llama"), tokenizer=bare_tokenizer)}, 64)
-    work = handlers.senses({"word": "bank", "sentences": "\n".join(lines)})
+    decoder = attnviz.load(tiny("llama"), tokenizer=bare_tokenizer)
+    with serving_in_thread(decoder) as served, served.enter() as reader:
+        asked = {"word": "bank", "sentences": "\n".join(lines)}
+        answer = reader.post("/senses", json=asked).text
 
     def refuse(name):
         raise AssertionError(f"{name} is no JSON")
 
-    found = json.loads(answered(work), parse_constant=refuse)["threads"]
+    found = json.loads(answer, parse_constant=refuse)["threads"]
     said = [one["sentence"].startswith("the bank") for one in found["occurrences"]]
     assert sum(said) == 4
     for numbers in (found["right"], *found["heights"]):
@@ -247,32 +158,33 @@ def test_requests_of_many_clients_are_all_answered_correctly(
     assert server.memory_mb() < memory + 60
 
 
-def test_answers_do_not_stay_in_memory(small):
-    handlers = Handlers({"small": attnviz.load(small)}, 64)
-    handlers.attention({"text": "the first"})()  # create what is cached for all requests
-    gc.collect()
-    before = {id(each) for each in gc.get_objects() if type(each) is torch.Tensor}
-    handlers.attention({"text": "the train left the station"})()
-    gc.collect()
-    after = [each for each in gc.get_objects() if type(each) is torch.Tensor]
-    assert not [each.shape for each in after if id(each) not in before]
+def test_answers_do_not_stay_in_memory(reader):
+    def asked(text):
+        assert reader.post("/attention", json={"text": text, "model": "small"}).status_code == 200
+        gc.collect()
+        return [each for each in gc.get_objects() if type(each) is torch.Tensor]
+
+    asked("she sat by the bank")  # create what is cached for texts of seven tokens
+    before = {*map(id, asked("the second"))}
+    asked("the train left the station")
+    after = [each.shape for each in asked("the second") if id(each) not in before]
+    assert not [shape for shape in after if 7 in shape]
 
 
-def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(model):
-    answer = Handlers({"bundled": model}, 64).attention({"text": "left [SEP] now"})()
+def test_special_tokens_in_the_text_of_a_stranger_are_plain_text(reader):
+    answer = reader.post("/attention", json={"text": "left [SEP] now"}).json()
     (note,) = answer["payload"]["results"][0]["notes"]
     assert note.startswith("Read as plain text, not as special tokens: [SEP]")
 
 
 @pytest.mark.parametrize("path", ["senses", "shift"])
-def test_a_stopped_figure_does_not_stay_in_memory(small, monkeypatch, path, few_sentences):
+def test_a_stopped_figure_does_not_stay_in_memory(reader, monkeypatch, path):
     def stop(*_):
         raise Cancelled
 
     monkeypatch.setattr("attnviz.figures.layout.render", stop)
-    work = getattr(Handlers({"small": attnviz.load(small)}, 64), path)
-    with pytest.raises(Cancelled):
-        work({"word": "bank", "text": "The bank was full of {mud|cash}."})()
+    asked = {"word": "bank", "text": "The bank was full of {mud|cash}.", "model": "small"}
+    assert reader.post(f"/{path}", json=asked).status_code >= 500
     assert not plt.get_fignums()
     assert plt.get_backend().lower() == "agg"  # another backend would open a window in this thread
 
@@ -392,9 +304,3 @@ def stop_by_ctrl_c(served, reader):
     with socket.create_server(("127.0.0.1", served.port)):
         pass  # it is free again
     return printed
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_this_machine_goes_by_its_own_names(host):
-    assert _names(host)[0] == host
-    assert set(_names(host)) == {"127.0.0.1", "localhost", "::1"}
