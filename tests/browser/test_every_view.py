@@ -12,13 +12,12 @@ import pytest
 import torch
 from families import tiny
 from linear_models import build
+from matplotlib.text import Text
 from media import RATE, chirp, picture, processor_of, seeing
 from playwright.sync_api import expect
 from transformers import BertConfig, BertModel, ViTConfig, ViTModel
 
 import attnviz
-from attnviz.figures.claims import of_map
-from attnviz.interactive.page import view
 from tests.interactive.serve.live_server import serving_in_thread
 
 TEXT = "the train left the old station on time"
@@ -89,7 +88,7 @@ def saved(model, tokenizer, tmp_path_factory):
         path = folder / f"{kind}.html"
         if not path.exists():
             result, *other = KINDS[kind](model, tokenizer)
-            view(result, compare=other[0] if other else None).save(path)
+            attnviz.view(result, compare=other[0] if other else None).save(path)
         return path
 
     return save
@@ -300,9 +299,12 @@ def test_the_title_of_a_head_on_a_long_text_is_that_of_its_figure(saved, open_pa
         page.evaluate(f"""() => document.querySelector('.attnviz').attnviz.show(
             {{view: 'head', layer: {layer}, heads: [{head}]}})""")
         assert settle(page) == "head"
-        said = of_map(attnviz.attention_map(result, layer=layer, head=head))
-        title = f"{said.title}: lines between"
-        assert page.locator(".stage canvas").get_attribute("aria-label").startswith(title)
+        figure = attnviz.plot.heatmap(result, layer=layer, head=head).figure
+        label = page.locator(".stage canvas").get_attribute("aria-label")
+        title, _, _ = label.partition(": lines between")
+        assert title != label
+        written = " ".join(text.get_text() for text in figure.findobj(Text))
+        assert title in " ".join(written.split())
 
 
 def test_a_text_of_several_sentences_is_written_out_beside_its_map(saved, open_page, model):
@@ -344,3 +346,25 @@ def test_a_text_of_several_sentences_is_written_out_beside_its_map(saved, open_p
     page.locator("[data-control='view-grid']").click()
     assert settle(page) == "grid"
     expect(hint).to_contain_text("Each square is one head.")
+
+
+# --- the demonstration
+
+
+def test_every_button_shows_its_part(model, tmp_path, open_page, monkeypatch):
+    few = {
+        "river": ["We sat on the bank of the river.", "The bank was full of mud."],
+        "money": ["The bank lent us the money.", "She counts cash in a bank."],
+    }
+    monkeypatch.setattr("attnviz.analyses.senses.sentences.bundled", lambda: {"bank": few})
+    attnviz.demo(model=model).save(path := tmp_path / "demo.html")
+    page = open_page(path)
+    labels, sections = page.locator("label"), page.locator("section")
+    assert labels.count() == sections.count() == 7
+    for number in range(7):
+        labels.nth(number).click()
+        seen = [sections.nth(other).is_visible() for other in range(7)]
+        assert seen == [other == number for other in range(7)]
+    heads = page.frame_locator("iframe").first.locator(".attnviz")
+    heads.wait_for(state="attached")
+    assert page.locator("img").evaluate_all("all => all.every(one => one.naturalWidth > 500)")

@@ -275,18 +275,6 @@ def test_the_axes_can_be_chosen(show):
     expect(page.locator(".scatter .title").first).to_have_text("weight for the first token →")
 
 
-@pytest.mark.parametrize("statistics", [0, 1])
-def test_with_other_statistics_the_first_are_on_the_axes(show, statistics):
-    payload = copy.deepcopy(PAYLOAD)
-    payload["statistics"][2]["name"] = "entropy"
-    if statistics:
-        payload["statistics"] = payload["statistics"][:1]
-    page = show(payload)
-    seen = [page.locator(f"[data-control={axis}]").input_value() for axis in "xy"]
-    assert seen == ["0", "0" if statistics else "1"]
-    expect(page.locator(".values > div")).to_have_count(1 if statistics else 2)
-
-
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize(
@@ -308,18 +296,3 @@ def test_nothing_is_cut_at_any_width(show, width, dark):
         page.locator(".jump").click()
         page.wait_for_timeout(50)
         assert abs(page.locator("#head").bounding_box()["y"]) < 2
-
-
-def test_a_model_of_many_heads_is_drawn_within_a_second(show):
-    heads = [
-        head(n // 32, n % 32, values=(n / 1024, (n * 7 % 100) / 100, (n * 3 % 50) / 50))
-        for n in range(1024)
-    ]
-    page = show(PAYLOAD | {"heads": heads})
-    expect(page.locator("circle.none")).to_have_count(1024)
-    spent = page.evaluate(
-        "() => { const start = performance.now();"
-        " document.querySelector('rect').dispatchEvent(new MouseEvent('click', {bubbles: true}));"
-        " return performance.now() - start }"
-    )
-    assert spent < 1000

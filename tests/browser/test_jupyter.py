@@ -32,21 +32,15 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("notebooks")
 
 
-@pytest.fixture(scope="module")
-def environment(folder, light_path):
-    """Keep Jupyter's settings, kernels and history in a folder of the test."""
-    variables = {
-        name: str(folder / name.lower())
-        for name in (
-            "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
-            "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
-        )
-    }  # fmt: skip
-    return os.environ | variables | {"PYTHONPATH": light_path}
+# Jupyter's settings, kernels and history are kept in a folder of the test.
+PLACES = (
+    "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
+    "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def lab(folder, environment):
+def lab(folder, light_path):
     """Start a JupyterLab for this test without network access; return its address."""
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
@@ -54,6 +48,8 @@ def lab(folder, environment):
         f"--IdentityProvider.token={TOKEN}", "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]  # fmt: skip
+    places = {name: str(folder / name.lower()) for name in PLACES}
+    environment = os.environ | places | {"PYTHONPATH": light_path}
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     try:

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 INNER = "<iframe sandbox='allow-scripts' srcdoc=\"<script>{}</script>\"></iframe>"
 REFUSED = "console: .*ERR_"  # Chromium's message for a request without an answer
 
@@ -29,41 +27,21 @@ def test_forbidden_actions_are_detected(open_page):
 
 
 def test_errors_fail_the_test_and_so_do_missing_expected_errors(tmp_path):
-    output = outcome(
-        tmp_path,
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = browser: ...\n")
+    (tmp_path / "test_it.py").write_text(
         "import conftest\n"
         "conftest.PATIENCE = 0\n"
         "def test_trouble(open_page): open_page('<script>throw Error(1)</script>')\n"
         "def test_absent(open_page):\n"
         "    open_page('<p>', expects=['console: a']).evaluate('sessionStorage.a = 1')\n"
         "def test_quiet(open_page):\n"
-        "    assert open_page('<p>').evaluate('sessionStorage.length') == 0\n",
+        "    assert open_page('<p>').evaluate('sessionStorage.length') == 0\n"
     )
+    command = [sys.executable, "-m", "pytest", "-rsE", "-p", "no:cacheprovider", "."]
+    alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True)
+    output = done.stdout
     assert "3 passed, 2 errors" in output
     assert "error: 1" in output
     assert "expected 'console: a', which did not come" in output
-
-
-@pytest.mark.parametrize(("setting", "end"), [("", "2 skipped"), ("required", "2 errors")])
-def test_without_the_programs_tests_are_skipped_or_fail(tmp_path, setting, end):
-    tests = "def test_page(open_page): ...\ndef test_npm(npm): ...\n"
-    output = outcome(tmp_path, tests, PATH=str(tmp_path), ATTNVIZ_BROWSER=setting)
-    assert end in output
-    assert "needs chromium or chromium-browser or google-chrome: none is on the PATH" in output
-    assert "needs npm: none is on the PATH" in output
-
-
-def outcome(folder, tests, **environment):
-    """Return the outcome of pytest on tests beside a copy of this folder's conftest."""
-    shutil.copy(Path(__file__).with_name("conftest.py"), folder)
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser: ...\n")
-    (folder / "test_it.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-rsE", "-p", "no:cacheprovider", "."]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} | environment,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout

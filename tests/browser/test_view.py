@@ -1,6 +1,5 @@
 """The page as readers use it: real Chromium, a real mouse and keyboard, and no network."""
 
-import base64
 import io
 import itertools
 import json
@@ -20,12 +19,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import attnviz
-from attnviz.figures.cells import BELOW_EVEN
-from attnviz.figures.claims import LOGARITHMIC_FROM
-from attnviz.interactive.page import make_page, view
-from attnviz.results import one_result
-from attnviz.results.projection import recompute
-from tests.interactive.test_payload import by_the_rule
+from tests.interactive.test_payload import by_the_rule, outputs
 
 TEXT = "The unfathomable train left the old station on time"
 OTHER = "The unfathomable ship left the old harbour on time"
@@ -71,7 +65,7 @@ def saved(result, tmp_path_factory):
     def save(name, of=result, *, other=None, **how):
         path = folder / f"{name}.html"
         if not path.exists():
-            view(of, compare=other, **how).save(path)
+            attnviz.view(of, compare=other, **how).save(path)
         return path
 
     return save
@@ -169,15 +163,6 @@ class Reader:
             () => done(document.querySelector('.stage canvas').toDataURL()))))"""
         return self.page.evaluate(script)
 
-    def ink(self):
-        """Return the amount of ink of the lines, 0 to 255."""
-        script = """() => {
-            const canvas = document.querySelector('.stage canvas');
-            const {data} = canvas.getContext('2d').getImageData(200, 90, 80, 400);
-            return data.filter((_, n) => n % 4 === 3).reduce((a, b) => a + b) / (80 * 400);
-        }"""
-        return self.page.evaluate(script)
-
     def color(self, **place):
         """Return the color at a position, a third of a cell away from its middle."""
         script = """({x, y}) => {
@@ -187,21 +172,6 @@ class Reader:
             return [...canvas.getContext('2d').getImageData(...at).data];
         }"""
         return self.page.evaluate(script, self.locate(**place))
-
-    def dark(self, top, rows):
-        """Return how many pixels of some rows of the drawing are dark and gray, as letters are."""
-        script = """([top, rows]) => {
-            const canvas = document.querySelector('.stage canvas');
-            const {data} = canvas.getContext('2d').getImageData(100, top, canvas.width - 100, rows);
-            let count = 0;
-            for (let n = 0; n < data.length; n += 4) {
-                const [r, g, b, a] = data.slice(n, n + 4);
-                const [low, high] = [Math.min(r, g, b), Math.max(r, g, b)];
-                count += a > 250 && high < 90 && high - low < 12;
-            }
-            return count;
-        }"""
-        return self.page.evaluate(script, [round(top), rows])
 
     def patches(self, rows, columns):
         """Return the mean lightness of each patch of the picture once it is drawn."""
@@ -217,16 +187,6 @@ class Reader:
             });
         }"""
         return self.page.evaluate(script, [rows, columns])
-
-    def alpha(self, **place):
-        """Return the opacity at a position, 0 to 255, a third of a cell away from its number."""
-        position = self.locate(**place)
-        script = """({x, y}) => {
-            const canvas = document.querySelector('.stage canvas');
-            const {left, top} = canvas.getBoundingClientRect();
-            return canvas.getContext('2d').getImageData(x - left - 14, y - top - 12, 1, 1).data[3];
-        }"""
-        return self.page.evaluate(script, position)
 
 
 @pytest.fixture
@@ -266,7 +226,7 @@ def weights_of(result, layer, heads, *, words, special):
 
 def unit_positions(result, *, words, special):
     """Return the first position of each row of a map, and the largest number of merged pieces."""
-    axis = one_result(result).records[0].query_axis
+    axis = result.records[0].query_axis
     joined = {}
     for position, word in enumerate(axis.words):
         if special == "keep" or not axis.special[position]:
@@ -278,7 +238,7 @@ def unit_positions(result, *, words, special):
 def test_it_opens_from_disk_with_its_verdict_and_few_elements(read, result):
     reader = read(fresh=True)
     assert reader.page.locator(".attnviz").get_attribute("data-view") == "grid"
-    expect(reader.control("verdict")).to_contain_text(data_of(result)[0]["results"][0]["summary"])
+    expect(reader.control("verdict")).to_contain_text(result.agreement.summary())
     assert reader.page.evaluate("document.querySelectorAll('*').length") <= 150
     for number_, name in enumerate(VIEWS):
         reader.control(f"view-{name}").click()
@@ -320,32 +280,8 @@ def test_the_number_under_the_pointer_matches_the_record(read, result, layer, he
 
 @cache
 def exact_errors(result):
-    return errors_in(view(result).data()["payload"])
-
-
-def errors_in(payload):
-    layers = payload["results"][0]["stacks"][0]["layers"]
+    layers = attnviz.view(result).data()["payload"]["results"][0]["stacks"][0]["layers"]
     return [[exact["error"] for exact in layer["exact"]] for layer in layers]
-
-
-def test_every_digit_is_correct_for_coarse_weights_and_renormalized_rows(read, saved, model):
-    text = "The unfathomable train left the immemorial station on time . " * 3 + "So it was ."
-    coarse = attnviz.attend(text, model=model)
-    path = saved("coarse", coarse, size=0.405)
-    errors = errors_in(payload_in(path))
-    reader = read(path).show(view="head", special="remove")
-    places, _ = unit_positions(coarse, words=True, special="remove")
-    maps = attnviz.head_maps(coarse, special="hide").weights
-    hidden = {at: maps[at].sum(1) for at in itertools.product((2, 5), range(12))}
-    for layer, head in sorted(hidden, key=lambda at: hidden[at].min())[:2]:  # little weight remains
-        assert 5e-5 < errors[layer][head] < 2e-3
-        reader.show(layer=layer, heads=[head])
-        drawn = weights_of(coarse, layer, [head], words=True, special="remove").weights
-        row = hidden[layer, head].argmin().item()
-        for column in range(0, len(places), 3):
-            at = {"query": places[row], "key": places[column]}
-            said, rounding = number(reader.hover(part="matrix", **at).tip())
-            assert said == pytest.approx(drawn[row, column].item(), abs=2 * rounding)
 
 
 def test_numbers_show_only_significant_digits(read, result):
@@ -419,8 +355,8 @@ def test_weights_below_the_threshold_are_not_drawn(read, result):
     reader.type("threshold", "0.2")
     for row in range(len(places)):
         for column in range(len(places)):
-            alpha = reader.alpha(part="matrix", query=places[row], key=places[column])
-            assert (alpha > 0) == (drawn.weights[row, column].item() >= 0.2), (row, column)
+            color = reader.color(part="matrix", query=places[row], key=places[column])
+            assert (color[3] > 0) == (drawn.weights[row, column].item() >= 0.2), (row, column)
     reader.control("threshold-slider").press("End")
     reader.settle()
     assert reader.state()["threshold"] == 1
@@ -480,34 +416,6 @@ def test_a_comparison_opens_on_the_difference_in_one_pair_of_colors(read, saved,
     assert reader.color(part="matrix", query=row, key=column)[3] == 0  # no difference, no color
 
 
-def test_texts_of_different_lengths_are_compared_by_their_common_words(read, saved, result, model):
-    longer = "The unfathomable old train left a station today"
-    other = attnviz.attend(longer, model=model)
-    reader = read(saved("unequal", other=other)).show(view="head", layer=1, heads=[4])
-    maps = [weights_of(each, 1, [4], words=True, special="keep") for each in (result, other)]
-    common = ["[CLS]", "The", "unfathomable", "train", "left", "station", "[SEP]"]
-    first, second = ([list(map_.rows).index(word) for word in common] for map_ in maps)
-    places, _ = unit_positions(result, words=True, special="keep")
-    for special in ("keep", "remove"):  # rows are renormalized over all words of their text
-        reader.show(special=special)
-        maps = [weights_of(each, 1, [4], words=True, special=special) for each in (result, other)]
-        cut = int(special == "remove")
-        for a, b in [*itertools.product(range(cut, 7 - cut), repeat=2)][::3]:
-            tip = reader.hover(part="matrix", query=places[first[a]], key=places[first[b]]).tip()
-            value, rounding = number(tip)
-            expected = (
-                maps[0].weights[first[a] - cut, first[b] - cut]
-                - maps[1].weights[second[a] - cut, second[b] - cut]
-            )
-            assert value == pytest.approx(expected.item(), abs=2e-3 + rounding), tip
-            assert tip.startswith(f"{common[a]} → {common[b]}  ")
-    reader.show(special="keep")
-    expect(reader.page.locator(".notice")).to_contain_text("Only words that stand in both texts")
-    reader.show(show="second", query=len(other.record(0).query_axis) - 2, key=None, lock=True)
-    assert reader.state()["query"] == len(other.record(0).query_axis) - 2
-    expect(reader.word("today")).to_have_class(re.compile("chosen"))
-
-
 def test_heads_are_averaged_across_layers(read, result):
     reader = read()
     reader.type("layers", "1, 3-4")
@@ -544,19 +452,6 @@ def test_a_filter_that_names_no_head_is_answered(read):
     reader.type("only", "3")
     expect(notice).to_be_hidden()
     assert reader.state()["only"] == [3]
-
-
-def test_removed_special_tokens_fade_heads_that_keep_little(read, result):
-    reader = read().show(special="remove")
-    left = attnviz.head_maps(result, special="hide").weights.sum(-1).mean(-1)  # layers × heads
-    removed = round(100 * (1 - left.mean().item()))
-    svg, texts = reader.svg()
-    assert any(f"special tokens had {removed} %" in text for text in texts)
-    veils = [float(one.get("opacity")) for one in svg.iter(f"{SVG}rect") if one.get("opacity")]
-    assert veils == pytest.approx((0.85 * (1 - left) ** 2).flatten().tolist(), abs=0.006)
-    layer, head = divmod(left.argmin().item(), 12)
-    tip = reader.hover(layer=layer, head=head).tip()
-    assert f"special tokens had {round(100 * (1 - left.min().item()))} %" in tip
 
 
 def test_every_view_is_saved_as_svg(read):
@@ -615,33 +510,6 @@ def test_a_saved_view_contains_the_colored_text(read, result):
         assert left_of(box) < left_of(text) < left_of(box) + float(box.get("width"))
 
 
-@pytest.mark.parametrize("width", [1280, 400])
-def test_a_saved_view_contains_the_picture_as_it_is_lit(read, saved, seen, width):
-    reader = read(saved("seen", seen, show="head", layer=0, head=1), width=width, height=1000)
-    reader.wait("document.querySelector('.picture canvas').width > 400")
-    patch = seen.record(0).key_axis.patches.index((1, 2))
-    bright = np.mean(reader.patches(4, 4))
-    reader.show(query=patch, lock=True)
-    reader.wait("document.querySelector('.hint').textContent.includes(' → ')")
-    lit = np.array(reader.patches(4, 4))
-    assert lit.mean() < 0.8 * bright
-    svg, _ = reader.svg()
-    (image,) = [
-        image for image in svg.iter(f"{SVG}image")
-        if (left_of(image) < -100 if width == 1280 else float(image.get("y")) < -100)
-    ]  # fmt: skip
-    box = [float(image.get(name)) for name in ("x", "y", "width", "height")]
-    left, top, whole, _ = map(float, svg.get("viewBox").split())
-    assert left <= box[0] - 16
-    assert box[0] + box[2] <= (0 if width == 1280 else whole)
-    assert top <= box[1]
-    data = image.get("href").partition(",")[2]
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"), float)
-    side = pixels.shape[0] // 4
-    means = pixels[: 4 * side, : 4 * side].reshape(4, side, 4, side, 3).mean((1, 3, 4))
-    np.testing.assert_allclose(means.flatten(), lit, atol=4)
-
-
 def test_a_link_opens_the_same_view(read, saved):
     reader = read(fresh=True).show(  # a browser lets one page change its address so often only
         view="head", layer=3, heads=[1, 2, 3, 7], query=2, key=None, lock=True, words=False,
@@ -684,28 +552,40 @@ SHOWN = [
 ]  # fmt: skip
 
 
+DATA = re.compile(r'(?<=id="attnviz-data">)(.*?)(?=</script>)')
+
+
 def payload_in(path):
-    data = re.search(r'id="attnviz-data">(.*?)</script>', path.read_text("utf-8"))[1]
-    return json.loads(data)["payload"]
+    return json.loads(DATA.search(path.read_text("utf-8"))[1])["payload"]
 
 
-def data_of(result):
-    data = json.loads(json.dumps(view(result).data()))
-    return data["payload"], data
+@pytest.fixture
+def altered(open_page, saved):
+    """Return a function that opens the page of the short text with other data."""
+
+    def open_(change):
+        page = saved("short").read_text("utf-8")
+        data = json.loads(DATA.search(page)[1])
+        change(data["payload"])
+        written = json.dumps(data).replace("<", "\\u003c")
+        reader = Reader(open_page(DATA.sub(lambda _: written, page), height=1400))
+        reader.settle()
+        return reader
+
+    return open_
 
 
-def test_strange_tokens_are_text(open_page, result):
-    payload, data = data_of(result)
-    axis = payload["results"][0]["axes"][0]
-    for index, label in enumerate(STRANGE[: len(axis["labels"])]):
-        axis["labels"][index] = label
-    assert len(axis["labels"]) >= len(STRANGE) - 2
-    payload["results"][0]["source"] = source = "</title>" + "".join(STRANGE[:3])
-    payload["start"] |= {"words": False, "view": "head"}
-    reader = Reader(open_page(make_page(data), height=1400))
-    reader.settle()
-    assert reader.page.title() == source
-    for index, text in enumerate(SHOWN[: len(axis["labels"])]):
+def test_strange_tokens_are_text(altered, result):
+    size = len(result.records[0].query_axis)
+    assert size >= len(STRANGE) - 2
+
+    def change(payload):
+        labels = payload["results"][0]["axes"][0]["labels"]
+        labels[: len(STRANGE)] = STRANGE[:size]
+        payload["start"] |= {"words": False, "view": "head"}
+
+    reader = altered(change)
+    for index, text in enumerate(SHOWN[:size]):
         tip = reader.hover(part="matrix", query=index, key=index).tip()
         assert tip.startswith(f"{text} → {text}  ")
     assert reader.page.evaluate("window.ran") is None
@@ -739,21 +619,6 @@ def test_the_keyboard_alone_is_sufficient(read):
     reader.settle()
     assert not reader.state()["lock"]
     assert reader.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
-
-
-def test_the_keyboard_selects_another_token(read):
-    for name in ("token", "steps"):
-        reader = read(fresh=True).show(view=name, query=6)
-        reader.page.keyboard.press("Tab")  # the text is the first stop, whatever its length
-        first = reader.page.evaluate("document.activeElement.dataset.position")
-        for key in ("ArrowRight", "ArrowRight", "Enter"):
-            reader.page.keyboard.press(key)
-        reader.settle()
-        assert first == "0"
-        assert reader.state()["query"] == 2
-        assert reader.state()["view"] == name
-        reader.page.keyboard.press("Tab")
-        assert "word" not in reader.page.evaluate("document.activeElement.className")
 
 
 def test_the_caption_describes_how_weights_were_processed(read):
@@ -812,13 +677,13 @@ def test_steps_show_how_a_weight_is_computed(read, result):
 def test_steps_go_on_to_the_output(read, result):
     reader = read().show(view="steps", layer=1, heads=[4], query=6)
     record = result.record(1)
-    stages = recompute(record)
+    heads, output = outputs(record)
     weights, V = record.weights(4).double(), record.value[4].double()
     width = V.shape[1]
     expected = {
         ("sum", 7): (weights @ V)[6, 7],
-        ("heads", 9 * width + 3): stages["head output"][9, 6, 3],
-        ("output", 101): stages["output"][0, 6, 101],
+        ("heads", 9 * width + 3): heads[9, 6, 3],
+        ("output", 101): output[6, 101],
     }
     for (part, dimension), value in expected.items():
         tip = reader.hover(part=part, dimension=dimension).tip()
@@ -851,18 +716,20 @@ RULES = {
 }
 
 
-def test_weights_follow_from_queries_and_keys_by_the_formula(open_page, result):
-    payload, data = data_of(result)
-    exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"]
-    for head, rule in enumerate(RULES.values()):
-        exact[head].pop("map", None)
-        exact[head]["rule"] |= rule
-    payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 0}
-    reader = Reader(open_page(make_page(data), height=1400))
-    record = result.record(2)
-    for head, name in enumerate(RULES):
+def test_weights_follow_from_queries_and_keys_by_the_formula(altered, result):
+    rules = []
+
+    def change(payload):
+        exact = payload["results"][0]["stacks"][0]["layers"][2]["exact"]
+        for of_head, rule in zip(exact, RULES.values(), strict=False):
+            of_head.pop("map", None)
+            of_head["rule"] |= rule
+            rules.append(of_head["rule"])
+        payload["start"] |= {"words": False, "view": "head", "layer": 2, "head": 0}
+
+    reader, record = altered(change), result.record(2)
+    for head, (name, rule) in enumerate(zip(RULES, rules, strict=True)):
         reader.show(heads=[head])
-        rule = exact[head]["rule"]
         expected = by_the_rule(record.query[head].double().numpy(), record.key[head].numpy(), rule)
         for query, key in ((0, 5), (5, 4), (12, 12)):
             tip = reader.hover(part="matrix", query=query, key=key).tip()
@@ -933,83 +800,6 @@ def test_a_phone_shows_the_whole_map_at_once(read, saved, other, compared):
         assert reader.page.evaluate("document.documentElement.scrollWidth") == 400, name
 
 
-def test_the_tooltip_follows_the_drawing(read, result):
-    reader = read().show(words=False).hover(layer=2, head=5)
-    assert "Layer 2, head 5" in reader.tip()
-    reader.page.keyboard.press("2")
-    reader.settle()
-    expect(reader.page.locator("[role=tooltip]")).to_be_hidden()
-    reader.hover(part="matrix", query=3, key=1).tip()
-    for layer in (0, 4):
-        reader.show(layer=layer, heads=[7])
-        value, half = number(reader.tip())
-        expected = float(result.weights(layer=layer, head=7)[3, 1])
-        assert value == pytest.approx(expected, abs=half + 1e-4)
-
-
-@pytest.mark.long
-def test_resizing_while_a_view_is_loading(read, saved, long):
-    reader = read(saved("long", long), width=900)
-    reader.page.evaluate("""async () => {
-        const root = document.querySelector('.attnviz');
-        for (const view of ['steps', 'token', 'head', 'grid']) {
-            root.attnviz.show({view});
-            root.style.maxWidth = `${400 + 40 * view.length}px`;
-            await new Promise(done => requestAnimationFrame(() => setTimeout(done)));
-        }
-        await root.attnviz.ready;
-    }""")
-    assert reader.state()["view"] == "grid"  # no error either, as open_page checks
-
-
-def test_a_zoomed_page_is_sharp(read):
-    reader = read(width=2560)
-    zoomed = {"width": 2048, "height": 1280, "deviceScaleFactor": 1.25, "mobile": False}
-    devtools = reader.page.context.new_cdp_session(reader.page)
-    devtools.send("Emulation.setDeviceMetricsOverride", zoomed)
-    reader.wait("""() => {
-        const canvas = document.querySelector('.stage canvas');
-        return canvas.width === Math.round(1.25 * parseFloat(canvas.style.width));
-    }""")
-    reader.page.context.close()  # the next page shall not be zoomed
-
-
-def test_invalid_states_are_ignored(read):
-    reader = read().show(view="nix", special="?", theme="pink")
-    assert reader.state()["view"] == "grid"
-    assert reader.state()["special"] == "keep"
-    expect(reader.type("threshold", "5")).to_have_value("1")
-
-
-def test_a_short_streamed_text_is_shown_like_any_other(read, result, saved, model):
-    path = saved("streamed", attnviz.attend(TEXT, mode="streamed", model=model))
-    reader = read(path, fragment="view=head&layer=3&heads=2&special=remove")
-    expect(reader.page.locator(".notice")).to_be_hidden()
-    wanted = weights_of(result, 3, 2, words=True, special="remove")
-    tip = reader.hover(part="matrix", query=2, key=6).tip()
-    rows, _ = unit_positions(result, words=True, special="remove")
-    assert tip.startswith("unfathomable → train ")
-    value, half = number(tip)
-    expected = wanted.weights[rows.index(2), rows.index(6)]
-    assert value == pytest.approx(float(expected), abs=half + 2e-3)
-
-
-def test_strong_lines_stay_visible_among_many(read, saved, long):
-    reader = read(saved("long", long), fragment="view=head&layer=0&heads=0")
-    assert 40 < reader.ink() < 160
-
-
-def test_it_works_in_the_frame_of_a_notebook(open_page, result):
-    page = open_page(view(result)._repr_html_(), height=900)
-    frame = page.frame_locator("iframe")
-    expect(frame.locator(".stage")).to_have_attribute("aria-busy", "false")
-    frame.locator("[data-control='view-head']").click()
-    expect(frame.locator(".attnviz")).to_have_attribute("data-view", "head")
-    with page.expect_download() as started:
-        frame.locator("[data-control='save-svg']").click()
-    ET.parse(started.value.path())
-
-
 PAGE = """() => {
     const box = (element) => {
         const {left, top, right, bottom} = element.getBoundingClientRect();
@@ -1057,7 +847,7 @@ def test_the_first_screen_shows_the_text_and_all_heads_uncut(
 
 def test_the_verdict_is_a_chip_that_opens(read, result):
     reader = read()
-    summary = data_of(result)[0]["results"][0]["summary"]
+    summary = result.agreement.summary()
     chip, whole = reader.control("verdict"), reader.page.locator(".verdict .whole")
     expect(reader.page.locator(".verdict .brief")).to_have_text("✓ verified")
     expect(whole).to_be_hidden()
@@ -1068,14 +858,6 @@ def test_the_verdict_is_a_chip_that_opens(read, result):
     expect(whole).to_be_hidden()
     chip.focus()
     expect(whole).to_be_visible()
-
-
-def test_a_word_of_the_headline_opens_its_row_in_every_head(read):
-    reader = read()
-    reader.word("train").click()
-    reader.settle()
-    assert (reader.state()["view"], reader.state()["query"]) == ("token", 6)
-    expect(reader.word("train")).to_have_class(re.compile("chosen"))
 
 
 def test_the_text_is_colored_by_the_weights_of_the_word_under_the_pointer(read, result):
@@ -1140,28 +922,14 @@ def test_cells_of_special_tokens_are_gray_on_a_scale_of_their_own(read, result):
     texts = " ".join(reader.svg()[1])
     assert "between words" in texts
     assert "of special tokens" in texts
-    reader.show(view="grid", words=True)
-    reader.picture()
-    tile, neighbor = (reader.locate(layer=2, head=head) for head in (7, 8))
-    side = 0.9 * (neighbor["x"] - tile["x"])
-    script = """([x, y]) => {
-        const canvas = document.querySelector('.stage canvas');
-        const {left, top} = canvas.getBoundingClientRect();
-        return [...canvas.getContext('2d').getImageData(x - left, y - top, 1, 1).data];
-    }"""
-    units = len(unit_positions(result, words=True, special="keep")[0])
-    first = [tile["x"] - side / 2 + 0.5 * side / units, tile["y"] + 0.2 * side]
-    color = reader.page.evaluate(script, first)  # [CLS] receives most of the weight of this head
-    assert is_gray(color)
-    assert color[0] < 190
 
 
-def test_the_page_takes_the_rule_of_the_color_scale_from_the_figures(open_page, result):
-    payload, data = data_of(result)
-    assert payload["scale"] == {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN}
-    payload["scale"] = {"logarithmicFrom": 5, "belowEven": 2}
-    reader = Reader(open_page(make_page(data)))
-    reader.settle()
+def test_the_page_takes_the_rule_of_the_color_scale_from_its_data(altered, result):
+    def change(payload):
+        assert payload["scale"].keys() == {"logarithmicFrom", "belowEven"}
+        payload["scale"] = {"logarithmicFrom": 5, "belowEven": 2}
+
+    reader = altered(change)
     reader.show(view="head", layer=0, heads=[3], words=False)
     _, texts = reader.svg()
     assert "attention weight (log)" in texts
@@ -1229,6 +997,8 @@ def test_a_picture_is_lit_where_the_patch_under_the_pointer_looks(read, saved, s
     reader.page.mouse.click(x, y)
     reader.settle()
     assert (reader.state()["query"], reader.state()["lock"]) == (position, True)
+    svg, _ = reader.svg()  # which has the picture, too, left of the map
+    assert any(left_of(image) < -100 for image in svg.iter(f"{SVG}image"))
     reader.show(view="grid", lock=False)
     canvas.focus()
     reader.page.keyboard.press("ArrowRight")
@@ -1268,18 +1038,6 @@ def test_the_outline_of_a_sound_stands_above_its_frames(tokenizer, read, saved):
     assert len(reader.svg()[0].findall(f"{SVG}polygon")) == 1
 
 
-def test_the_names_of_keys_stay_above_a_map_that_scrolls(read, saved):
-    reader = read(saved("short"), height=420).show(view="token", query=6)
-    reader.page.mouse.wheel(0, 300)
-    reader.wait("scrollY > 100")
-    reader.picture()
-    hidden = reader.page.evaluate(
-        "-document.querySelector('.stage canvas').getBoundingClientRect().top"
-    )
-    assert hidden > 60  # the names were drawn above this line
-    assert reader.dark(top=hidden, rows=16) > 100  # pixels of letters at the top of the window
-
-
 def test_heads_with_exact_weights_are_offered(read, saved, long):
     path = saved("small", long, size=1.2)
     reader = read(path, height=1400)
@@ -1291,12 +1049,7 @@ def test_heads_with_exact_weights_are_offered(read, saved, long):
         if each
     }
     assert 0 < len(exact) < 72
-    poor = next(
-        (layer_index, head)
-        for layer_index in range(6)
-        for head in range(12)
-        if (layer_index, head) not in exact
-    )
+    poor = next(at for at in itertools.product(range(6), range(12)) if at not in exact)
     reader.show(view="head", layer=poor[0], heads=[poor[1]])
     notice = reader.page.locator(".notice")
     expect(notice).to_contain_text("stores only these pooled weights")
@@ -1314,10 +1067,9 @@ def test_heads_with_exact_weights_are_offered(read, saved, long):
 
 
 @pytest.mark.parametrize("verdict", ["failed", "not proven"])
-def test_every_view_marks_unverified_results(open_page, result, verdict):
-    payload, data = data_of(result)
-    payload["results"][0] |= {"verdict": verdict, "summary": "3 of 72 heads differ by 0.12"}
-    reader = Reader(open_page(make_page(data), height=1400))
+def test_every_view_marks_unverified_results(altered, verdict):
+    said = {"verdict": verdict, "summary": "3 of 72 heads differ by 0.12"}
+    reader = altered(lambda payload: payload["results"][0].update(said))
     for name in VIEWS:
         reader.show(view=name)
         verdict_line = reader.control("verdict")
