@@ -14,7 +14,7 @@ from families import TEXTS, tiny
 from golden.saved_results import BANK
 from media import RATE, chirp, picture, seeing
 from reports import forget_day
-from robustness.catalogue.places import NUL
+from robustness.catalogue import NUL
 from safetensors import safe_open
 from safetensors.torch import load, save
 from torch import Tensor

@@ -3,9 +3,8 @@
 import pytest
 
 from robustness.catalogue import GROUPS
-from robustness.running.checks import check
 from robustness.running.prepared import prepare
-from robustness.running.scene import Scene, run
+from robustness.running.scene import Scene, check, run
 
 # Groups of cases of what comes before and after the model, which was read before
 KNOWN = ("text", "selections", "files", "commands", "streams")
@@ -31,7 +30,3 @@ def test_a_case_has_the_expected_outcome(group, case, server, tmp_path):
         for path in folder.rglob("*"):
             if path.is_dir() and not path.is_symlink():
                 path.chmod(0o700)
-
-
-def test_the_catalogue_has_enough_cases():
-    assert len(CASES) >= 220

@@ -31,7 +31,9 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -44,7 +46,7 @@ _MODULES = (
     "attnviz.analyses.steps.compute", "attnviz.analyses.shift.compute",
     "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
-    "attnviz.analyses.example.compute", "attnviz.app", "calling",
+    "attnviz.analyses.example.compute", "attnviz.app",
     "attnviz.analyses.maps.plot", "attnviz.interactive.serve.app", "attnviz.analyses.shift.plot",
     "attnviz.analyses.example.plot", "attnviz.analyses.senses.plot", "attnviz.analyses.steps.plot",
     "textalloc", "scipy.signal", "rich._emoji_codes",
@@ -179,12 +181,43 @@ def run(
     if known:
         vars(sys.modules["attnviz.pipeline.attend"]).update(_KNOWN)
     if called is not None:
-        from calling import call
-
         return call(called)
     from attnviz.__main__ import main as attnviz
 
     return attnviz()
+
+
+def call(called: str) -> int:
+    """Evaluate the expression with the usual modules as names; return the exit code."""
+    import numpy as np
+    import torch
+    import transformers
+
+    import attnviz
+
+    warnings.showwarning = show_warning
+    names = {
+        "attnviz": attnviz, "np": np, "torch": torch, "transformers": transformers, "Path": Path,
+        "formula": importlib.import_module("attnviz.formula.attention"),
+    }  # fmt: skip
+    try:
+        result = eval(called, names)
+    except attnviz.AttnvizError as error:
+        print(f"attnviz: {error}", file=sys.stderr)
+        return error.exit_code
+    agreement = getattr(result, "agreement", result)
+    return 0 if getattr(agreement, "verdict", "verified") == "verified" else 5
+
+
+def show_warning(
+    message: Warning | str, category: type[Warning], filename: str, *rest: Any
+) -> None:
+    """Print an attnviz warning; print others as Python does, which no case allows."""
+    from attnviz import AttnvizWarning
+
+    if not issubclass(category, AttnvizWarning):
+        message = warnings.formatwarning(message, category, filename, *rest[:1])
+    print(f"attnviz: {message}", file=sys.stderr)
 
 
 def apply_setting(
