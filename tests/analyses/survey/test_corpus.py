@@ -8,17 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import attnviz
 from attnviz import InputError
-from attnviz.analyses.survey.corpus import TextCorpus, parse_corpus
 
 TEXTS = ["One, “two”.", "drei\tvier", "5 < 6"]
-
-
-def read_texts(source, **options):
-    """Return an iterator over the texts of a corpus, which no model reads."""
-    return TextCorpus(None, source, **options).texts()
 
 
 def parquet(**columns):
@@ -28,38 +23,24 @@ def parquet(**columns):
 
 
 FORMATS = {
-    "a.txt": "\n".join([*TEXTS, ""]).encode(),
+    "a.txt": "\n".join(["", *TEXTS, "  ", ""]).encode(),
     "of Windows.TXT": b"\xef\xbb\xbf" + "\r\n".join(TEXTS).encode(),
     "a.jsonl": "\n".join(json.dumps({"id": 1, "text": text}) for text in TEXTS).encode(),
     "strings.jsonl": "\n".join(map(json.dumps, TEXTS)).encode(),
     "a.csv": "\n".join(["id,text", *(f'1,"{text}"' for text in TEXTS)]).encode(),
     "a.parquet": parquet(id=range(3), text=TEXTS),
+    "-": "\n".join(TEXTS).encode(),
 }
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_texts(tmp_path, name):
+def test_every_format_gives_the_same_texts(tmp_path, monkeypatch, name, small, once):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(FORMATS["-"].decode()))
     (tmp_path / name).write_bytes(FORMATS[name])
-    found = list(read_texts(tmp_path / name))
-    assert [each.text for each in found] == TEXTS
-    assert [each.number for each in found] == [0, 1, 2]
-
-
-def test_blank_lines_are_skipped_but_counted(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\n  \ntwo\n")
-    assert [(each.number, each.text) for each in read_texts(tmp_path / "a.txt")] == [
-        (0, "one"),
-        (3, "two"),
-    ]
-
-
-def test_standard_input_is_read_line_by_line(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
-    assert [each.text for each in read_texts("-")] == ["one", "two"]
-
-
-def test_texts_can_come_from_an_iterator():
-    assert [each.text for each in read_texts(text for text in TEXTS)] == TEXTS
+    expected, found = (attnviz.survey(of, model=small) for of in (TEXTS, name))
+    assert found.texts == 3
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +54,14 @@ def test_texts_can_come_from_an_iterator():
             ["a"],
         ),
         ("a.jsonl", '{"text": 3}\n"b"', "Line 1 of a.jsonl has no text under 'text': 3", ["b"]),
-        ("a.jsonl", "[" * 100_000 + "\n", "Line 1 of a.jsonl is not valid JSON", []),
-        ("a.txt", b"a\n\xe4\nb\n", "Line 2 of a.txt is not valid UTF-8", ["a", "b"]),
+        (
+            "a.jsonl",
+            '{"text": {"deep": "one"}}\n"b"',
+            "Line 1 of a.jsonl has no text under 'text': {'deep': 'one'}",
+            ["b"],
+        ),
+        ("a.jsonl", "[" * 100_000 + '\n"b"', "Line 1 of a.jsonl is not valid JSON", ["b"]),
+        ("a.txt", b"a\n\n  \n\xe4\nb\n", "Line 4 of a.txt is not valid UTF-8", ["a", "b"]),
         ("a.csv", b"text\na\n\xe4\nb\n", "Line 3 of a.csv is not valid UTF-8", ["a", "b"]),
         (
             "a.csv",
@@ -82,20 +69,26 @@ def test_texts_can_come_from_an_iterator():
             "Line 3 of a.csv has 1 columns, but the header has 2",
             ["a", "b"],
         ),
+        (
+            "a.parquet",
+            parquet(text=["one", None]),
+            "Row 2 of a.parquet has no text under 'text': None",
+            ["one"],
+        ),
     ],
 )
-def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, said, kept):
+def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, said, kept, small):
     content = content.encode() if isinstance(content, str) else content
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match="--skip-bad") as raised:
-        list(read_texts(tmp_path / name))
+        attnviz.survey(tmp_path / name, model=small)
     assert said in str(raised.value)
-    corpus = TextCorpus(None, tmp_path / name, skip_bad=True)
-    found = list(corpus.texts())
-    (bad,) = corpus.changes.left_out
-    assert said in corpus.changes.first_error
-    assert bad not in [each.number + 1 for each in found]
-    assert [each.text for each in found] == kept
+    found = attnviz.survey(tmp_path / name, model=small, skip_bad=True)
+    expected = attnviz.survey(kept, model=small)
+    torch.testing.assert_close(found.mean, expected.mean, rtol=0, atol=0, equal_nan=True)
+    (bad,) = found.left_out
+    assert f"({bad})" in found.notes[0]
+    assert said in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +102,11 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
         ("a.csv", b"", r"a.csv needs one column 'text', but its columns are none"),
         ("a.csv", b"text,text\na,b\n", r"a.csv needs one column 'text', .* are 'text', 'text'"),
         ("a.csv", b'text\n"never ends\n', r"Line \d of a.csv cannot be read: "),
+        (
+            "a.parquet",
+            parquet(body=["x"]),
+            r"a\.parquet needs one column 'text', but its columns are 'body'",
+        ),
         ("a.parquet", b"PAR1 no table", r"a.parquet is not a parquet file: "),
         ("a.txt", b"\xff\x00", r"Line 1 of a.txt is not valid UTF-8.*--skip-bad"),
         ("a.txt", b"\xfe\xff\x00a", r"a.txt is UTF-16 text. Save it as UTF-8"),
@@ -120,45 +118,19 @@ def test_a_broken_line_is_named_and_skipped_on_request(tmp_path, name, content, 
         ),
     ],
 )
-def test_an_invalid_corpus_is_refused_in_one_line(tmp_path, name, content, said):
+def test_an_invalid_corpus_is_refused_in_one_line(tmp_path, name, content, said, small):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said) as raised:
-        list(read_texts(tmp_path / name))
+        attnviz.survey(tmp_path / name, model=small)
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_missing_parquet_column_is_reported(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(parquet(body=["x"]))
-    with pytest.raises(
-        InputError, match=r"a\.parquet needs one column 'text', but its columns are 'body'"
-    ):
-        list(read_texts(tmp_path / "a.parquet"))
-    assert [t.text for t in read_texts(tmp_path / "a.parquet", column="body")] == ["x"]
-
-
-def test_a_field_can_be_as_long_as_a_line(tmp_path):
+def test_a_column_is_chosen_and_a_field_can_be_as_long_as_a_line(tmp_path, small):
     before = csv.field_size_limit()
-    (tmp_path / "a.csv").write_text("text\n" + "word " * 40_000 + "\nshort\n")
-    assert [len(each.text) for each in read_texts(tmp_path / "a.csv")] == [200_000, 5]
+    (tmp_path / "a.csv").write_text("body\n" + "word " * 40_000 + "\nshort\n")
+    found = attnviz.survey(tmp_path / "a.csv", column="body", model=small, truncate=True)
+    assert found.texts == 2
     assert csv.field_size_limit() == before
-
-
-def test_a_non_text_value_is_named_with_its_row_and_type(tmp_path):
-    (tmp_path / "a.parquet").write_bytes(parquet(text=["one", None]))
-    with pytest.raises(InputError, match=r"Row 2 of a\.parquet has no text under 'text': None"):
-        list(read_texts(tmp_path / "a.parquet"))
-    (tmp_path / "a.jsonl").write_text('{"text": {"deep": "one"}}')
-    with pytest.raises(
-        InputError, match=r"Line 1 of a\.jsonl has no text under 'text': \{'deep': 'one'\}"
-    ):
-        list(read_texts(tmp_path / "a.jsonl"))
-
-
-def test_neither_file_nor_string():
-    with pytest.raises(InputError, match=r"There is no file none\.txt"):
-        list(read_texts("none.txt"))
-    with pytest.raises(InputError, match="Text 2 is 3, not a string"):
-        list(read_texts(["a", 3]))
 
 
 @pytest.mark.parametrize("reader", [attnviz.survey, attnviz.explore])
@@ -182,8 +154,7 @@ def test_what_is_no_list_of_texts_is_refused(reader):
             reader(TEXTS, pair=pair)
 
 
-def test_the_sample_has_200_different_sentences():
-    source = parse_corpus("survey", None, {}, 0, sample=True).source
-    sentences = source.read_text("utf-8").splitlines()
-    assert len(sentences) == len(set(sentences)) == 200
-    assert all(one.isascii() and one.endswith(".") and len(one.split()) < 20 for one in sentences)
+def test_the_sample_has_200_sentences_that_are_read_whole(small):
+    result = attnviz.survey(sample=True, model=small)
+    assert result.texts == 200
+    assert not any("cut" in note or "left out" in note for note in result.notes)

@@ -9,19 +9,18 @@ import pytest
 import torch
 from families import tiny
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+)
 
 import attnviz
 from attnviz import InputError
-from attnviz.analyses.survey.plot import _title
-from attnviz.analyses.survey.probes import (
-    PROBES,
-    TEXTS,
-    ProbeGroup,
-    _draw_sets,
-    confirm,
-    find_probes,
-)
+from attnviz.analyses.survey import probes
+from attnviz.analyses.survey.probes import ProbeGroup, _draw_sets, confirm, find_probes
 
 WORDS, LENGTH, HEADS = 30, 41, 21
 HEAD = 42  # features, of which a head that reads positions needs 41
@@ -59,8 +58,10 @@ def gpt2(seed, width=WIDTH, heads=HEADS, words=WORDS, length=LENGTH):
 def _few_texts():
     """Make few texts, and ablate heads on fewer."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(TEXTS, "repeated", 20)
-        patch.setattr("attnviz.analyses.survey.probes._ABLATED_TEXTS", 4)
+        for kind, count in (("repeated", 20), ("ioi", 48)):
+            patch.setitem(probes.TEXTS, kind, count)
+        patch.setattr(probes, "_SENTENCES", 3)
+        patch.setattr(probes, "_ABLATED_TEXTS", 4)
         yield
 
 
@@ -94,6 +95,10 @@ def surveyed(planted):
     return attnviz.survey(probe=["induction", "previous"], model=planted)
 
 
+def title(figure):
+    return figure.texts[0].get_text()
+
+
 def test_the_heads_made_by_hand_are_named_and_confirmed(surveyed):
     roles = {str(head): role for head, role in zip(surveyed.heads, surveyed.roles, strict=True)}
     named = {head: role for head, role in roles.items() if role in ("induction", "previous token")}
@@ -109,7 +114,7 @@ def test_the_heads_made_by_hand_are_named_and_confirmed(surveyed):
     assert [one.heads for one in surveyed.confirmations] == [((1, 0),), ((0, 0),)]
     assert surveyed.agreement.verdict == surveyed.checked_agreement.verdict == "verified"
     assert "log-probabilities of answers" in [one.name for one in surveyed.agreement.analysis]
-    assert _title(surveyed).startswith("Copying falls from 99% to ")
+    assert title(surveyed.plot()).startswith("Copying falls from 99% to ")
 
 
 def test_ablation_finds_the_heads_made_by_hand(planted):
@@ -149,32 +154,21 @@ def test_a_wrong_name_is_not_confirmed(planted, surveyed):
         surveyed, confirmations=confirmations, agreement=replace(surveyed.agreement, digest=None)
     )
     assert doubted.name_of("induction") == "looks like “induction”, not confirmed"
-    assert "Copying" not in _title(doubted)
     figure = doubted.plot()
+    assert "Copying" not in title(figure)
     assert any("without as many random heads" in text.get_text() for text in figure.texts)
 
 
 def test_random_sets_have_as_many_heads_in_each_layer_and_none_that_is_named():
-    named = [(0, 1), (0, 2), (3, 0)]
-    ablated, sets = _draw_sets(named, Counter({0: 6, 3: 6}), Random(0))
-    assert sorted(ablated) == named
-    assert len(sets) == 20
-    for one in sets:
-        assert Counter(layer for layer, _ in one) == {0: 2, 3: 1}
-        assert len(set(one)) == 3
-        assert not set(one) & set(named)
-    assert len({frozenset(one) for one in sets}) == 20
-
-
-def test_fewer_heads_are_ablated_in_layers_with_few_others():
-    """Random sets that shared heads with the named ones would share their effect."""
-    named = [(0, head) for head in range(6)] + [(1, head) for head in range(8)] + [(2, 4)]
-    ablated, sets = _draw_sets(named, Counter({0: 9, 1: 9, 2: 9}), Random(0))
-    assert Counter(layer for layer, _ in ablated) == {0: 2, 2: 1}  # layer 1 has one other head
+    """Fewer heads are ablated in layers with few others, whose effect random sets would share."""
+    named = [(0, head) for head in range(6)] + [(1, head) for head in range(8)] + [(2, 4), (3, 1)]
+    ablated, sets = _draw_sets(named, Counter({0: 9, 1: 9, 2: 9, 3: 6}), Random(0))
+    assert Counter(layer for layer, _ in ablated) == {0: 2, 2: 1, 3: 1}  # layer 1 has one other
     assert set(ablated) <= set(named)
-    assert len(sets) == 20
+    assert len({frozenset(one) for one in sets}) == len(sets) == 20
     for one in sets:
-        assert Counter(layer for layer, _ in one) == {0: 2, 2: 1}
+        assert Counter(layer for layer, _ in one) == {0: 2, 2: 1, 3: 1}
+        assert len(set(one)) == 4
         assert not set(one) & set(named)
 
 
@@ -209,17 +203,14 @@ def test_a_model_that_predicts_no_tokens_confirms_nothing(model):
     assert result.plot() is not None
 
 
-def test_probes_are_found_by_name():
-    assert [one.name for one in find_probes("sink,induction")] == ["sink", "induction"]
-    assert [*PROBES] == [
-        "ioi", "inhibition", "induction", "previous", "duplicate", "sink", "retrieval",
-    ]  # fmt: skip
-    with pytest.raises(InputError, match="Did you mean"):
-        find_probes("inducton")
-    with pytest.raises(InputError, match="Give one of these: texts"):
-        attnviz.survey(["a text"], probe="sink")
-    with pytest.raises(InputError, match="Give one of these: texts"):
-        attnviz.survey()
+def test_probes_are_found_by_name_and_stand_alone():
+    for arguments, options, message in (
+        ((), {"probe": "inducton"}, "Did you mean"),
+        ((["a text"],), {"probe": "sink"}, "Give one of these: texts"),
+        ((), {}, "Give one of these: texts"),
+    ):
+        with pytest.raises(InputError, match=message):
+            attnviz.survey(*arguments, **options)
 
 
 def repeated(texts, lengths):
@@ -244,3 +235,83 @@ def test_too_few_texts_to_name_heads_are_reported(planted, texts):
     too_few = "too few texts to name heads: 14, at least 16"
     assert any(result.roles) == (texts == 16)
     assert result.notes == (() if texts == 16 else (too_few,))
+
+
+# --- needles and names
+
+
+CONTENT, PART = 28, 32  # of a vector of words, and of a head
+PEOPLE = ["Mary", "John", "Tom", "James", "Paul", "Anna", "Robert", "David", "Sarah", "Peter"]
+THINGS = [a + b for a, b in itertools.product("bdf", "aeiouy")]
+VOCABULARY = ["[PAD]", "?", "is", "to", *THINGS, *PEOPLE]
+THIS, OTHER, WRITTEN = (slice(start, start + CONTENT) for start in (0, 28, 56))
+IS, TO, NAME, WORD, CONSTANT, PLACE = range(84, 90)
+LONGEST = 160
+
+
+@pytest.fixture(scope="module")
+def retrieving():
+    """Return a GPT-2 whose head 1.0 moves the name that 0.0 has not read, and 1.1 retrieves."""
+    width = HEADS * PART
+    module, eye = gpt2(0, width, HEADS, len(VOCABULARY), LONGEST), torch.eye(CONTENT)
+    with torch.no_grad():
+        for block in module.transformer.h:
+            for part in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_proj):
+                part.weight.zero_()
+        embedding = module.transformer.wte.weight.zero_()
+        embedding[:, CONSTANT] = 1
+        embedding[4:, THIS], embedding[4:, WORD] = eye, 1
+        embedding[4 + len(THINGS) :, NAME] = 1
+        embedding[2, IS] = embedding[3, TO] = 1
+        module.transformer.wpe.weight.zero_()[:, PLACE] = 0.02 * torch.arange(LONGEST)
+        module.lm_head.weight.zero_()[4:, WRITTEN] = 0.1 * eye  # two needles: no sure choice
+        before, after = (block.attn for block in module.transformer.h)
+        query, key, value = 0, width, 2 * width
+        before.c_attn.weight[TO, query] = 1  # reads the last name
+        before.c_attn.weight[NAME, key], before.c_attn.weight[PLACE, key] = 30, 20
+        before.c_attn.weight[THIS, value : value + CONTENT] = eye
+        before.c_proj.weight[:CONTENT, OTHER] = 0.1 * eye
+        after.c_attn.weight[OTHER, query : query + CONTENT] = -0.5 * eye  # another name
+        after.c_attn.weight[THIS, key : key + CONTENT] = eye
+        after.c_attn.weight[TO, query + CONTENT] = 0.5
+        after.c_attn.weight[NAME, key + CONTENT] = 1
+        after.c_attn.weight[IS, query + PART] = 0.5
+        after.c_attn.weight[WORD, key + PART] = 1
+        for head in (0, PART):
+            after.c_attn.weight[THIS, value + head : value + head + CONTENT] = eye
+            after.c_proj.weight[head : head + CONTENT, WRITTEN] = eye
+    return attnviz.load(module, tokenizer=tokenizer(VOCABULARY, "?"))
+
+
+def test_the_head_made_by_hand_is_named_by_the_answers_that_it_reads(retrieving, monkeypatch):
+    monkeypatch.setitem(probes.TEXTS, "retrieval", 24)
+    (confirmation,) = attnviz.survey(probe="retrieval", model=retrieving).confirmations
+    assert confirmation.heads == ((1, 1),)
+
+
+def test_no_head_of_a_random_model_retrieves_or_moves_names():
+    model = attnviz.load(
+        gpt2(1, 88, 22, len(VOCABULARY), LONGEST), tokenizer=tokenizer(VOCABULARY, "?")
+    )
+    result = attnviz.survey(probe="retrieval,ioi,inhibition", model=model)
+    assert not {"retrieval", "name mover", "subject inhibition"} & set(result.roles)
+    assert not any(one.confirmed for one in result.confirmations)
+
+
+def test_masked_words_are_the_answers_of_an_encoder(model):
+    config = BertConfig(
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.5,  # so that words change each other
+    )
+    encoder = attnviz.load(BertForMaskedLM(config).eval(), tokenizer=model.tokenizer)
+    result = attnviz.survey(probe="ioi", model=encoder)
+    assert result.count[:, result.of("name mover")].min() == 48
+
+
+@pytest.mark.parametrize("probe", ["retrieval", "ioi", "inhibition"])
+def test_a_model_that_predicts_no_tokens_is_refused(probe, model):
+    with pytest.raises(InputError, match="A probe of answers needs a model that predicts next"):
+        attnviz.survey(probe=probe, model=model)

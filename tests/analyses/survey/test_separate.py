@@ -5,10 +5,7 @@ import torch
 from families import tiny
 
 import attnviz
-from attnviz import InputError
-from attnviz.analyses.survey.corpus import TextCorpus
-from attnviz.analyses.survey.measure import shuffle
-from attnviz.results import AttentionRecord
+from attnviz import AttentionRecord, InputError
 from tests.analyses.survey.test_statistics import by_definition
 
 NAMES = ("distance", "previous", "same token", "separators", "entropy")
@@ -29,27 +26,23 @@ def of_tokens(result, length):
     return [one for one in result.records if one.size == (length, length)]
 
 
-def expected(model, read, ids):
+def expected(model, text):
     """Return statistics by their definition of each head, (K, S), of one text alone."""
-    special = read.encoding["special_tokens_mask"]
+    read = model.tokenizer(text, return_special_tokens_mask=True)
+    ids, special = read["input_ids"], read["special_tokens_mask"]
     stops = [token in (".", ",") for token in model.tokenizer.convert_ids_to_tokens(ids)]
-    result = model.attend(inputs={"input_ids": torch.tensor([ids])})
-    weights = torch.cat([record.weights() for record in of_tokens(result, len(ids))])
+    records = of_tokens(model.attend(text), len(ids))
+    weights = torch.cat([record.weights() for record in records])
     heads = [by_definition(one.tolist(), ids, special, stops) for one in weights]
     return torch.tensor([[head[name] for name in NAMES] for head in heads])
 
 
 def test_a_model_that_pools_tokens_is_surveyed_text_by_text(pooling, surveyed, texts):
-    some, result = texts[:2], surveyed  # of different lengths
-    assert result.agreement.verdict == "verified"
-    reads = list(TextCorpus(pooling, some))
-    columns = [result.of(name) for name in NAMES]
-    own = torch.stack([expected(pooling, read, list(read.ids)) for read in reads])
-    assert (result.mean[:, columns] - own.nanmean(0)).abs().max() < 1e-4
-    orders = [shuffle(read.encoding, f"0 {read.number}")["input_ids"] for read in reads]
-    shuffled = torch.stack([expected(pooling, *one) for one in zip(reads, orders, strict=True)])
-    assert (result.shuffled[:, columns] - shuffled.nanmean(0)).abs().max() < 1e-4
-    assert (own.nanmean(0) - shuffled.nanmean(0)).abs().max() > 1e-2
+    assert surveyed.agreement.verdict == "verified"
+    columns = [surveyed.of(name) for name in NAMES]
+    own = torch.stack([expected(pooling, text) for text in texts[:2]])  # of different lengths
+    assert (surveyed.mean[:, columns] - own.nanmean(0)).abs().max() < 1e-4
+    assert (surveyed.shuffled - surveyed.mean)[:, columns].abs().max() > 1e-2
 
 
 def test_what_is_not_measured_is_noted(pooling, surveyed, texts):

@@ -8,7 +8,6 @@ import torch
 from scipy.spatial.distance import cdist
 
 import attnviz
-from attnviz.heads import STATISTICS
 
 P_VALUES = torch.tensor([0.001, 0.009, 0.01, 0.5, 1.0], dtype=torch.float64)
 
@@ -56,18 +55,6 @@ def test_significant_changes_have_a_color(texts, model):
         np.testing.assert_array_equal(opacity, sure.astype(float))
         np.testing.assert_array_equal(shown[sure], change[:, at].reshape(6, 12).numpy()[sure])
     assert len(maps) == 11
-
-
-def test_every_role_has_a_mark_of_its_own(survey):
-    names = [statistic.role for statistic in STATISTICS if statistic.role]
-    roles = [*names, *[""] * (72 - len(names))]
-    figure = attnviz.plot.survey(replace(survey, roles=tuple(roles)), details=True)
-    (plane,) = [ax for ax in figure.axes if ax.collections and not ax.images]
-    dots = plane.collections
-    looks = {(tuple(dot.get_facecolor()[0]), dot.get_paths()[0].vertices.tobytes()) for dot in dots}
-    assert len(looks) == len(names) + 1
-    key = [text.get_text() for text in figure.texts]
-    assert "●" in key
 
 
 def test_planar_head_distances_are_drawn_to_scale(survey):

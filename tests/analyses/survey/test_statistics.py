@@ -1,26 +1,29 @@
-"""Each statistic compared with its definition, computed weight by weight."""
+"""Each statistic compared with its definition, computed weight by weight, and in shuffled texts."""
 
 import itertools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from families import tiny
 
 import attnviz
 from attnviz.analyses.survey.corpus import TextCorpus, batches
-from attnviz.analyses.survey.measure import HeadStatistics
+from attnviz.analyses.survey.measure import HeadStatistics, key_order, shuffle
 from attnviz.capture.batched import BatchedAttention
 from attnviz.heads import (
     _BLOCK_WEIGHTS,
     NAMES,
+    STATISTICS,
     STATISTICS_OF,
     Positions,
     WeightStatistics,
     statistics_for,
 )
 from attnviz.results import Axis
+from tests.analyses.survey.plain import plain_weights
 
 
 def by_definition(w, ids, special, stops):
@@ -167,9 +170,20 @@ def test_statistics_of_frames_and_of_a_transcript_match_their_definition():
     assert all(math.isnan(decoder[name]) for name in ("order", "silence", "time distance"))
 
 
-def measured(model, texts):
-    statistics = HeadStatistics(model.checkpoint, model.attend("one two").records)
-    return statistics.measure(list(TextCorpus(model, texts)))
+def measured(model, texts, seed=0):
+    """Return the statistics of texts, or of a corpus that was read."""
+    statistics = HeadStatistics(model.checkpoint, model.attend("one two").records, seed)
+    corpus = TextCorpus(model, texts) if isinstance(texts[0], str) else texts
+    return statistics.measure(list(corpus))
+
+
+def expect_definition(found, weights, model, ids, special, atol, heads=(2, 20, 70)):
+    """Compare the statistics of heads (K, S) with those of their weights (K, T, T)."""
+    stops = [token in (".", ",") for token in model.tokenizer.convert_ids_to_tokens(ids)]
+    for head in heads:
+        expected = by_definition(weights[head].tolist(), ids, special, stops)
+        got = found[head].tolist()
+        assert got == pytest.approx(list(expected.values()), abs=atol, nan_ok=True)
 
 
 def test_uniform_weights_are_the_mean_over_key_shuffles(texts, model):
@@ -219,12 +233,9 @@ def test_measurements_match_the_records_in_every_family(
     tokens = list(TextCorpus(model, some))
     for n, (text, one) in enumerate(zip(some, tokens, strict=True)):
         ids, special = one.encoding["input_ids"], one.encoding["special_tokens_mask"]
-        stops = [model.tokenizer.convert_ids_to_tokens(id) in (".", ",") for id in ids]
         weights = torch.cat([record.weights() for record in model.attend(text)])
-        for head in (0, len(weights) - 1):
-            expected = by_definition(weights[head].tolist(), ids, special, stops)
-            got = ours.value[n, head].tolist()
-            assert got == pytest.approx(list(expected.values()), abs=1e-4, nan_ok=True)
+        heads = 0, len(weights) - 1
+        expect_definition(ours.value[n], weights, model, ids, special, 1e-4, heads)
 
 
 def test_batches_are_larger_on_a_gpu(texts, tokenizer, simulated_gpu):
@@ -266,3 +277,132 @@ def test_a_missing_mask_is_detected(texts, tokenizer, monkeypatch):
         BatchedAttention, "weights", lambda self, rows: weights(replace(self, mask=None), rows)
     )
     assert measured(model, texts[:5]).differences.min() > 1e-2
+
+
+def test_each_layer_is_checked_by_its_own_heads(texts, model, monkeypatch):
+    weights, heads = BatchedAttention.weights, [7, 2, 0, 11, 4, 9]
+
+    def planted(self, rows):
+        found = weights(self, rows).clone()
+        found[:, heads[self.known.layer]] *= 1.01
+        return found
+
+    monkeypatch.setattr(BatchedAttention, "weights", planted)
+    result = attnviz.survey(texts[:1], model=model)
+    checks = [check for check in result.agreement.checks if check.stage == "statistics"]
+    assert [check.layer for check in checks] == list(range(6))
+    assert [check.failed_heads for check in checks] == [(head,) for head in heads]
+    assert result.agreement.verdict == "failed"
+
+
+# --- shuffled texts and keys
+
+
+SPECIAL = [1, *[0] * 9, 1, *[0] * 9, 1]
+ENCODING = {
+    "input_ids": [7 * at % 19 for at in range(21)],
+    "special_tokens_mask": SPECIAL,
+    "attention_mask": [1] * 21,
+}
+
+
+def test_shuffling_moves_all_but_special_tokens():
+    """One seed gives one order, and nothing else changes."""
+    before = {name: list(values) for name, values in ENCODING.items()}
+    orders = [shuffle(ENCODING, f"0 {number}")["input_ids"] for number in range(20)]
+    for ids in orders:
+        assert sorted(ids) == sorted(ENCODING["input_ids"])
+        moved = [one != other for one, other in zip(ids, ENCODING["input_ids"], strict=True)]
+        assert not any(np.array(moved)[np.array(SPECIAL) == 1])
+        assert sum(moved) > 9
+    assert len(set(map(tuple, orders))) == 20
+    # Each position receives varying tokens.
+    of_places = [len(set(ids)) for ids in zip(*orders, strict=True)]
+    assert min(n for n, special in zip(of_places, SPECIAL, strict=True) if not special) > 5
+    again = shuffle(ENCODING, "0 3")
+    assert again["input_ids"] == orders[3] != shuffle(ENCODING, "1 3")["input_ids"]
+    assert before == ENCODING == {**again, "input_ids": before["input_ids"]}
+
+
+@pytest.fixture(scope="module")
+def reads(texts, model):
+    """Return six tokenized texts of different lengths; the last one repeats the first."""
+    return list(TextCorpus(model, [*texts[:6], texts[0]]))
+
+
+@pytest.fixture(scope="module")
+def ours(model, reads):
+    return measured(model, reads)
+
+
+def test_measurements_of_a_batch_and_of_shuffles_match_their_definition(ours, reads, model):
+    weights_of = plain_weights(model.module)
+    for n, each in enumerate(reads):
+        ids, special = each.encoding["input_ids"], each.encoding["special_tokens_mask"]
+        other = shuffle(each.encoding, f"0 {each.number}")["input_ids"]
+        order = order_of(torch.ones(1, len(ids), len(ids), dtype=bool), numbers=[each.number])
+        weights = weights_of(ids)
+        expect_definition(ours.value[n], weights, model, ids, special, 1e-5)
+        shuffled = weights.gather(-1, order.expand_as(weights))
+        expect_definition(ours.shuffled_keys[n], shuffled, model, ids, special, 1e-5)
+        expect_definition(ours.shuffled[n], weights_of(other), model, other, special, 1e-5)
+    assert ours.differences.max() < 2e-6
+
+
+def test_each_text_has_its_own_order(ours, reads, model):
+    first, again = 0, len(reads) - 1
+    previous = NAMES.index("previous")
+    torch.testing.assert_close(ours.value[first], ours.value[again], equal_nan=True)
+    assert (ours.shuffled[first] - ours.shuffled[again])[:, previous].abs().max() > 0.01
+    assert (ours.shuffled - ours.value)[first, :, previous].abs().max() > 0.01
+    other = measured(model, reads[:1], seed=1)
+    assert (ours.shuffled[first] - other.shuffled[0])[:, previous].abs().max() > 0.01
+
+
+def order_of(readable, rows=None, numbers=(0, 1, 2, 3), real=None, seed=0):
+    real = torch.ones(readable.shape[0], readable.shape[2]) if real is None else real
+    rows = rows or slice(0, readable.shape[1])
+    return key_order(readable[:, rows], real.bool(), rows, numbers, seed)
+
+
+def test_only_readable_keys_are_shuffled():
+    readable = torch.rand(4, 30, 30, generator=torch.Generator().manual_seed(0)) < 0.6
+    order = order_of(readable)
+    places = torch.arange(30)
+    assert torch.equal(order.sort(-1).values, places.expand(4, 30, 30))
+    assert (order == places)[~readable].all()
+    assert torch.equal(readable.gather(-1, order), readable)
+    assert (order != places)[readable].float().mean() > 0.9
+    # Every key goes to every place alike.
+    orders = order_of(torch.ones(400, 5, 5, dtype=bool), numbers=range(400))
+    shares = (orders[..., None] == torch.arange(5)).double().mean((0, 1))
+    torch.testing.assert_close(shares, torch.full((5, 5), 0.2).double(), atol=0.04, rtol=0)
+
+
+def test_the_order_of_keys_depends_on_the_text_alone():
+    whole = torch.ones(4, 21, 21, dtype=bool)
+    order = order_of(whole)
+    assert not torch.equal(order[0], order[1])
+    assert not torch.equal(order, order_of(whole, seed=1))
+    blocks = [order_of(whole, rows=slice(start, min(start + 6, 21))) for start in range(0, 21, 6)]
+    assert torch.equal(torch.cat(blocks, 1), order)
+    padded = torch.zeros(1, 40, 40, dtype=bool)
+    padded[:, :21, :21] = True
+    alone = order_of(padded, numbers=[2], real=torch.arange(40)[None] < 21)
+    assert torch.equal(alone[0, :21, :21], order[2])
+
+
+def test_every_role_has_a_color_in_the_grid_and_a_mark_of_its_own(texts, model):
+    survey = attnviz.survey(texts[:1], model=model)
+    names = [statistic.role for statistic in STATISTICS if statistic.role]
+    awake = [statistic.role for statistic in STATISTICS if statistic.role and not statistic.resting]
+    roles = (*names, *[""] * (72 - len(names)))
+    figure = attnviz.plot.survey(replace(survey, roles=roles), details=True)
+    (plane,) = [ax for ax in figure.axes if ax.collections and not ax.images]
+    dots = plane.collections
+    looks = {(tuple(dot.get_facecolor()[0]), dot.get_paths()[0].vertices.tobytes()) for dot in dots}
+    assert len(looks) == len(names) + 1  # and that of heads without a role
+    assert "●" in [text.get_text() for text in figure.texts]
+    roles = (*awake, *[""] * (72 - len(awake)))
+    cells = attnviz.plot.survey(replace(survey, roles=roles)).axes[0].patches
+    assert len({tuple(cell.get_facecolor()) for cell in cells}) == len(awake) + 1
