@@ -1,12 +1,53 @@
-"""Shifts in models with their own layouts, towers, experts, streams and constants."""
+"""The contributions to a shift add up in every family and layout, with towers, experts, streams."""
 
 import pytest
 import torch
 from architectures.tiny_models import build
 from architectures.use import words_of
+from families import tiny
+from transformers import BertConfig, BertModel
 
 import attnviz
 from attnviz import ModelError
+
+DENSE = [
+    "bert", "roberta", "electra", "distilbert", "albert", "gpt2", "llama", "mistral", "qwen3",
+    "gemma2", "gpt-neox", "opt", "phi", "olmo2", "mpnet", "falcon", "bloom", "deberta",
+]  # fmt: skip
+CASH = "the bank was full of cash."
+EXACT = 1e-5  # relative to the length of the shift, in float32
+
+
+def expect_sums(result):
+    split, stream = result.decomposition, result.residual_stream
+    assert max(split.error, split.credit_error, stream.error) < EXACT
+    assert split.length > 0.05
+    assert split.value.shape == split.routing.shape == split.table.shape
+    assert len(stream.mlp) == len(stream.attention)
+    assert stream.mlp.abs().min() > 0
+
+
+@pytest.mark.usefixtures("without_changed_words")
+@pytest.mark.pairs(each=1)
+@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("text", [CASH, "the {mud|bank} was full of cash."])
+def test_the_parts_sum_to_the_whole_in_every_family(family, text, tokenizer):
+    expect_sums(attnviz.shift("cash", text, model=attnviz.load(tiny(family), tokenizer=tokenizer)))
+
+
+@pytest.mark.usefixtures("without_changed_words")
+def test_the_parts_sum_to_the_whole_in_xlm(tokenizer):
+    """Those of a pair do not, and the verdict says so."""
+    expect_sums(attnviz.shift("cash", CASH, model=attnviz.load(tiny("xlm"), tokenizer=tokenizer)))
+
+
+@pytest.mark.usefixtures("without_changed_words")
+def test_a_model_of_the_shape_of_bert_base(tokenizer):
+    """Twelve layers of twelve heads, width 768: rounding does not accumulate over the depth."""
+    torch.manual_seed(0)
+    module = BertModel(BertConfig(intermediate_size=768)).eval()
+    expect_sums(attnviz.shift("bank", CASH, model=attnviz.load(module, tokenizer=tokenizer)))
+    assert all(p.requires_grad and p.grad is None for p in module.parameters())
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +91,11 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_parts_sum_to_the_whole(name, built):
+def test_the_parts_sum_to_the_whole_in_every_layout(name, built):
     result = moved(built, name)
     assert result.agreement.verdict == "verified"
     split, stream = result.decomposition, result.residual_stream
-    assert max(split.error, split.credit_error, stream.error) < 1e-5
+    assert max(split.error, split.credit_error, stream.error) < EXACT
 
 
 @pytest.mark.parametrize("name", ["xlnet", "squeezebert"])

@@ -10,6 +10,8 @@ from torch.testing import assert_close
 import attnviz
 from attnviz import InputError
 from attnviz.attribution import methods
+from attnviz.attribution.deeplift import DeepLift
+from attnviz.attribution.interventions import AttentionKnockout
 from attnviz.attribution.methods import gradients
 
 CASH = "The bank was full of cash."
@@ -28,10 +30,6 @@ def bank(model):
 
 def coordinate(result, states):
     return states[:, ROW].mean(0) @ result.decomposition.direction.to(states)
-
-
-def test_all_methods_are_registered():
-    assert set(methods.METHODS) == set(NAMES)
 
 
 def test_gradient_attention_matches_the_weights_from_transformers(model, bank):
@@ -69,7 +67,7 @@ def test_integrated_gradients_add_up_to_the_difference_from_masked_words(model, 
 
 def test_the_ensemble_is_the_mean_of_three_methods_of_equal_size(bank):
     ranked = [row for row in range(1, 8) if row != ROW]
-    members = [bank.methods[name] for name in gradients.MEMBERS]
+    members = [bank.methods[name] for name in ("split", "gradient-attention", "direct-attribution")]
     expected = torch.stack([one / one[ranked].abs().sum() for one in members]).mean(0)
     assert_close(bank.methods["ensemble"], expected)
     assert bank.methods["ensemble"][ranked].abs().sum() <= 1
@@ -156,6 +154,36 @@ def test_an_unsupported_method_is_skipped_with_a_reason(monkeypatch, small):
     assert note.endswith("does not support it (no embeddings)")
 
 
-def test_an_unknown_method_is_one_line(model):
-    with pytest.raises(InputError, match=r"not an attribution method\. Did you mean gradient-att"):
-        attnviz.shift("bank", CASH, methods=["gradient-attn"], model=model)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("gradient-attn", r"Did you mean gradient-att"), ("x", f"Use {', '.join(NAMES)}\\.")],
+)
+def test_an_unknown_method_is_one_line(model, name, said):
+    with pytest.raises(InputError, match=rf"not an attribution method\. {said}"):
+        attnviz.shift("bank", CASH, methods=[name], model=model)
+
+
+@pytest.mark.parametrize("bos", [None, "[CLS]"])
+@pytest.mark.parametrize("analysis", ["shift", "explain"])
+def test_no_run_hides_the_sink(analysis, bos, without_bos, monkeypatch):
+    """Neither in references nor in knocked-out words. The parts add up, even if one does."""
+    seen = {DeepLift: [], AttentionKnockout: []}
+
+    def watch(tracer):
+        softmax = tracer.softmax
+
+        def watched(self, original, scores, options):
+            weights = softmax(self, original, scores, options)
+            seen[tracer].append(weights[..., 0].min())
+            return weights
+
+        monkeypatch.setattr(tracer, "softmax", watched)
+
+    watch(DeepLift)
+    watch(AttentionKnockout)
+    without_bos.bos_token = bos
+    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
+    words = ("cash",) if analysis == "shift" else ()
+    text = "the bank was full of cash"
+    getattr(attnviz, analysis)(*words, text, methods="partial-split", model=model)
+    assert all(weights and min(weights) > 0 for weights in seen.values())

@@ -4,28 +4,20 @@ from dataclasses import replace
 from itertools import cycle
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 import torch
 import transformers
+from commands import run
 from families import tiny
 from figures.test_layout import check_layout
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
-from readable_text import check_texts
-from rich.console import Console
+from scipy.stats import spearmanr
 from torch.testing import assert_close
 from transformers import CLIPTextConfig, CLIPTextModel
 
 import attnviz
 from attnviz import InputError
-from attnviz.analyses.shift import compute
-from attnviz.analyses.shift.result import spearman
-from attnviz.app import run
-from attnviz.attribution import deeplift
-from attnviz.attribution.decomposition import FrozenNonlinearities
-from attnviz.figures import style
-from attnviz.results.text import fraction, raised
 
 CASH = "The bank was full of cash."
 PAIR = "The bank was full of {mud|cash}."
@@ -35,6 +27,7 @@ SHORES = {
     "water": "The boat drifted past the bank of the lake.",
     "money": "The bank approved the loan.",
 }
+CLAIM = "#c4122f"  # the color of what the title says
 REGIONS = {"tech": ["computer", "I love phones"], "fruit": ["banana", "I love cherries"]}
 
 
@@ -91,18 +84,6 @@ def test_the_contributions_add_up(bank, apple):
         assert result.agreement.verdict == "verified"
 
 
-def test_the_effect_of_masking_matches_the_model(model, bank):
-    """Compare with plain runs of the model, without attnviz."""
-    along = bank.decomposition.direction.double()
-    masked = CASH.replace("cash", "[MASK]")
-    lost = (end_of(model, CASH, 2) - end_of(model, masked, 2)) @ along
-    assert list(bank.causal) == ["mask", "replace", "knock-out", "delete"]
-    assert bank.words[6] == "cash"
-    assert bank.causal["mask"][6].item() == pytest.approx(lost.item(), abs=1e-4)
-    assert bank.causal["mask"][[0, 2, 8]].isnan().all()  # special tokens, and the word itself
-    assert not bank.causal["mask"][bank.sources].isnan().any()
-
-
 def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
     """In the gated reference the word attends only to itself and to special tokens."""
     gated = (
@@ -115,11 +96,19 @@ def test_the_gated_reference_is_nearly_the_word_alone(model, bank):
 def test_every_change_and_every_head(model, verified, bank):
     assert list(verified.causal) == ["mask", "replace", "knock-out", "delete"]
     assert_close(verified.causal["mask"], bank.causal["mask"], equal_nan=True)
+    assert verified.causal["mask"][[0, 2, 8]].isnan().all()  # special tokens, and the word itself
     at = verified.sources
     effects = torch.stack([each[at] for each in verified.causal.values()])
     size = effects.std(1, correction=0, keepdim=True)
     assert_close(verified.consensus[at], (effects * size.mean() / size).mean(0))
     assert list(verified.rank_correlations) == [*verified.causal, "consensus"]
+    rounded = {name: lost.round(decimals=1) for name, lost in verified.causal.items()}  # with ties
+    for name, lost in rounded.items():
+        rho = spearmanr(verified.credit[at], lost[at]).statistic
+        ranked = replace(verified, causal=rounded).rank_correlations
+        assert ranked[name] == pytest.approx(rho)
+    same = dict.fromkeys(rounded, torch.zeros(9).double())
+    assert replace(verified, causal=same).rank_correlations == {}
     assert verified.direct_effect.shape == verified.total_effect.shape == (6, 12)
     direct, total = verified.head_rank_correlations.values()
     assert direct > 0.95 > total > 0.6
@@ -142,17 +131,6 @@ def test_the_mask_as_reference(model, shift):
     assert result.reference == "the same text, where all other words are [MASK]"
     assert result.decomposition.error < 1e-5
     assert result.credit[[0, 2, 8]].abs().max() < 1e-5  # only masked words differ at the start
-
-
-def test_rank_correlation():
-    """By hand: 1 - 6 Σd² / n (n² - 1), with mean ranks for ties."""
-    a = torch.tensor([0.1, 0.4, 0.3, 0.9, 0.2])
-    assert spearman(a, torch.tensor([1.0, 4.0, 3.0, 2.0, 5.0])) == pytest.approx(
-        1 - 6 * (0 + 0 + 0 + 9 + 9) / 120
-    )
-    assert spearman(a[:3], torch.tensor([1.0, 2.0, 2.0])) == pytest.approx(0.75**0.5)
-    assert spearman(a[:2], a[:2]) is None
-    assert spearman(a, torch.zeros(5)) is None
 
 
 def test_a_neighbor_moves_apple_toward_its_sense(shift, apple):
@@ -197,21 +175,6 @@ def places_of(states, centers):
 
 
 @pytest.mark.usefixtures("without_changed_words")
-def test_the_place_is_that_of_plain_runs_between_the_regions(model):
-    regions = {"one": ["I love apple pie"], "other": ["I love apple phones"]}
-    moved = attnviz.shift("apple", "I love apple cake", toward=regions, model=model)
-    centers = [states_of(model, texts[0], 3) for texts in regions.values()]
-    places, rails = places_of(states_of(model, "I love apple cake", 3), torch.stack(centers, 1))
-    assert_close(moved.place[0], places, atol=1e-5, rtol=1e-5)
-    assert_close(moved.rails, rails, atol=1e-5, rtol=1e-5)
-    assert_close(moved.rails[:, -1], torch.tensor([1.0, 0.0]).double())
-    # At the end: the projection on the axis, from the second center to the first.
-    (one, other), end = (of[-1] for of in centers), states_of(model, "I love apple cake", 3)[-1]
-    place = (end - other) @ (one - other) / (one - other).norm() ** 2
-    assert moved.place[0, -1].item() == pytest.approx(place.item(), abs=1e-5)
-
-
-@pytest.mark.usefixtures("without_changed_words")
 def test_a_decoder_has_the_same_definition_of_place(tokenizer):
     """It begins in the middle, where both regions are one point, and ends as the shift does."""
     model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
@@ -229,10 +192,9 @@ def test_a_decoder_has_the_same_definition_of_place(tokenizer):
     assert_close(moved.rails[:, 1:], rails, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("text", [SAT, CASH])
-def test_without_regions_the_place_is_along_the_shift_in_units_of_the_norm(model, shift, text):
-    moved = shift("bank", text)
-    states = states_of(model, text, moved.positions[moved.at][0])
+def test_without_regions_the_place_is_along_the_shift_in_units_of_the_norm(model, shift):
+    moved = shift("bank", SAT)
+    states = states_of(model, SAT, moved.positions[moved.at][0])
     along = moved.decomposition.direction.double()
     here, other = moved.place
     assert_close(other, torch.zeros_like(other))
@@ -242,44 +204,6 @@ def test_without_regions_the_place_is_along_the_shift_in_units_of_the_norm(model
     # The reference of the first layer reads nothing else: its norm is that of the text.
     assert moved.rails is None
     assert (here[1:-1] * (states[-1] @ along)).abs().max() < 2 * moved.size
-
-
-def texts_of(result, **options):
-    return [text.get_text() for text, _ in check_texts(attnviz.plot.shift(result, **options))]
-
-
-def test_the_headline_is_the_word_with_most_credit_that_masking_confirms(model, shift, shores):
-    """Each claim again from the plain arrays and from a plain run."""
-    result = shores
-    assert [*result.causal] == ["mask", "replace", "knock-out", "delete"]
-    assert result.changed == ("masked", "replaced", "hidden", "deleted")
-    river = result.strongest
-    assert result.names[river] == "river"
-    assert result.credit[result.sources].argmax() == result.sources.index(river)
-    bank = model.tokenizer.convert_tokens_to_ids("bank")
-    first, second = (
-        end_of(model, text, model.tokenizer(text).input_ids.index(bank)) for text in SHORES.values()
-    )
-    way = (first - second).norm().item()
-    assert result.way == pytest.approx(way, rel=1e-4)
-    takes = {}
-    masked, deleted = SAT.replace("river", "[MASK]"), SAT.replace("river", "")
-    for name, text in (("mask", masked), ("delete", deleted)):
-        lost = (end_of(model, SAT, 5) - end_of(model, text, 5)) @ (first - second) / way**2
-        takes[name] = lost.item()
-        assert result.share(result.causal[name][river]) == pytest.approx(lost.item(), abs=1e-4)
-    adds, total = result.credit[river].item() / way, result.decomposition.total / way
-    assert result.headline == "“river” pulls “bank” toward water"
-    assert result.details == [
-        f"The sentence moves it {printed(total)} of the way toward water (0 is money, 1 is water).",
-        f"“river” adds {printed(adds)}; masking it takes {printed(takes['mask'])}.",
-    ]
-    place = (end_of(model, SAT, 5) - second) @ (first - second) / way**2
-    assert result.place[0, -1].item() == pytest.approx(place.item(), rel=1e-4)
-    alone = shift("bank", SAT)
-    assert alone.headline == "“river” moves “bank” most"
-    share = alone.decomposition.length / end_of(model, SAT, 5).norm()
-    assert alone.details[0] == f"The sentence moves it by {share:.0%} of its length."
 
 
 def printed(share):
@@ -372,55 +296,27 @@ def test_of_two_differences_no_word_is_named_as_a_cause(shift):
     assert pair.entries == [2, 7]
     assert pair.strongest is None
     rich, cash = (pair.share(pair.credit[n]) for n in pair.entries)
-    share = pair.decomposition.length / pair.size
-    assert pair.headline == (
-        f"“rich” and “cash” in place of “muddy” and “mud” move “bank” by {pair.way:.2f}, "
-        f"{share:.0%} of its length"
+    assert pair.headline.startswith(
+        "“rich” and “cash” in place of “muddy” and “mud” move “bank” by"
     )
     starts = f"{printed(rich)} starts at “rich” and {printed(cash)} starts at “cash”."
     assert starts in pair.conclusion()
     assert pair.is_all_paths
 
 
-def test_a_pair_credits_no_word_because_all_others_are_the_same(model, mud):
+def test_a_pair_credits_no_word_because_all_others_are_the_same(mud):
     """The whole shift starts at “cash” by construction; who passes it on is not fixed."""
-    pair = mud
-    assert pair.replaced == ("", "", "", "", "", "", "mud", "", "")
-    assert pair.entries == [6]
-    direct = pair.decomposition.table.sum((0, 1)) / pair.decomposition.total
+    assert mud.replaced == ("", "", "", "", "", "", "mud", "", "")
+    assert mud.entries == [6]
+    direct = mud.decomposition.table.sum((0, 1)) / mud.decomposition.total
     cash, itself = direct[6].item(), direct[2].item()
-    rest = direct.sum().item() - cash - itself
-    assert cash + itself + rest == pytest.approx(1, rel=1e-5)
-    by_head = pair.decomposition.table.sum(-1) / pair.decomposition.total
-    assert by_head.sum(1).argmax() == 5
-    assert divmod(by_head.argmax().item(), 12) == (5, 11)
-    size = pair.decomposition.length / end_of(model, CASH, 2).norm()
     assert (
-        pair.headline == f"“cash” in place of “mud” moves “bank” by 4.18, {size:.0%} of its length"
+        f"“bank” takes {printed(cash)} directly from “cash”, {printed(itself)} from itself and"
+        in (mud.conclusion())
     )
-    assert (
-        pair.conclusion()
-        == pair.about()["conclusion"]
-        == (
-            f"{pair.headline}. All of it starts at “cash” (“mud” in the reference), the only "
-            f"difference. Of the whole, “bank” takes {printed(cash)} directly from “cash”, "
-            f"{printed(itself)} from itself and {printed(rest)} from other tokens. The strongest "
-            f"layer is 5 ({printed(by_head[5].sum())}), the strongest head 11 of layer 5 "
-            f"({printed(by_head[5, 11])})."
-        )
-    )
-    assert pair.about()["replaced"] == {"cash": "mud"}
-    assert not pair.is_all_paths
-    assert_close(pair.direct, direct * pair.decomposition.total)
-    console = Console(width=1000)
-    with console.capture() as capture:
-        console.print(pair)
-    told = " ".join(capture.get().split())
-    assert all(sentence in told for sentence in (pair.headline, *pair.details))
-    assert "The strongest layer is 5" in told
-    assert pair.headline in " ".join(texts_of(pair, width=89))
-    drawn = set(texts_of(pair, width=89))
-    assert {"cash", "with “mud”", "in the text", printed(cash)} <= drawn
+    assert mud.about()["replaced"] == {"cash": "mud"}
+    assert not mud.is_all_paths
+    assert_close(mud.direct, direct * mud.decomposition.total)
 
 
 def test_a_pair_of_the_word_itself_has_what_it_starts_with(shift):
@@ -430,6 +326,7 @@ def test_a_pair_of_the_word_itself_has_what_it_starts_with(shift):
     assert pair.headline == f"{own:.0%} of what parts “bank” from “river” is in the words alone"
     assert f", besides {printed(own)} that it starts with." in pair.conclusion()
     assert pair.is_all_paths
+    assert "the reference has another word in this place" in pair.notes[0]
 
 
 @pytest.mark.pairs(each=1)
@@ -575,6 +472,12 @@ def number(text):
     return float(text.replace("\N{MINUS SIGN}", "-"))
 
 
+def as_drawn(name):
+    """Return a numbered word as it is drawn: the² for the#2."""
+    word, _, number = name.partition("#")
+    return word + number.translate(str.maketrans("123456789", "¹²³⁴⁵⁶⁷⁸⁹"))
+
+
 @pytest.fixture(scope="module")
 def pictured(several, shores, bank, mud, shift):
     """Return results by name, with words that push back, and a gap that is enlarged."""
@@ -606,7 +509,7 @@ def test_the_bricks_are_what_words_add_and_sum_to_the_gap(pictured, name, width)
     sign = 1 if result.decomposition.total > 0 else -1
     credit = result.credit if result.is_all_paths else result.direct
     takes = next(iter(result.causal.values()))
-    labels = {raised(word): n for n, word in enumerate(result.names)}
+    labels = {as_drawn(word): n for n, word in enumerate(result.names)}
     tall = [height for _, _, height in sorted(bricks, key=lambda b: b[1])]
     for height, (label, *numbers) in zip(tall, rows, strict=True):
         if label.endswith(("other", "others", "itself")):
@@ -622,44 +525,13 @@ def is_shortened(label, word):
     return bool(dots) and word.startswith(start) and word.endswith(end)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_thin_bars_are_as_long_as_what_masking_takes_and_wide_ones_as_what_it_adds(pictured, name):
-    """From a common zero, in one unit, beside the numbers of their word."""
-    result = pictured[name]
-    bricks, table, _, ax = picture_of(result, width=183)
-    numbers = {y: row for y, row in table[1:-1] if len(row) == 3}
-    bars = [bar for container in ax.containers for bar in container]
-    assert len(bars) == 2 * len(numbers)
-    zero = {round(bar.get_x(), 4) for bar in bars}
-    assert len(zero) == 1
-    sign = 1 if result.decomposition.total > 0 else -1
-    credit = result.credit if result.is_all_paths else result.direct
-    lengths = {}
-    for bar in bars:
-        y, tall = bar.get_y() + bar.get_height() / 2, bar.get_height()
-        row = numbers[min(numbers, key=lambda other: abs(other - y))]
-        assert min(abs(other - y) for other in numbers) < 1e-3
-        lengths[row[0], tall < 1.5 / 25.4] = bar.get_width()
-    known = {raised(word): n for n, word in enumerate(result.names)}
-    shown = [(known[label], label) for label, is_thin in lengths if is_thin and label in known]
-    adds = np.array([sign * credit[n].item() / result.way for n, _ in shown])
-    takes = np.array([sign * result.tested[n].item() / result.way for n, _ in shown])
-    thin, wide = ([lengths[label, is_thin] for _, label in shown] for is_thin in (True, False))
-    unit = np.abs(wide).sum() / np.abs(adds).sum()
-    rows = sorted(bricks, key=lambda brick: brick[1])
-    tall = {row[0]: brick[2] for (_, row), brick in zip(table[1:-1], rows, strict=True)}
-    assert all(abs(x) <= tall[label] + 1e-6 for x, (_, label) in zip(wide, shown, strict=True))
-    assert np.allclose(wide, adds * unit, atol=1e-6)
-    assert np.allclose(thin, takes * unit, atol=1e-6)
-
-
 def test_the_claim_is_red_in_its_bar_its_numbers_and_its_frame(shores):
     bricks, table, _, ax = picture_of(shores)
-    red = [text.get_text() for text in ax.texts if to_hex(text.get_color()) == style.theme().claim]
-    assert red == ["river", fraction(shores.share(shores.causal["mask"][shores.strongest]))]
+    red = [text.get_text() for text in ax.texts if to_hex(text.get_color()) == CLAIM]
+    assert red == ["river", printed(shores.share(shores.causal["mask"][shores.strongest]))]
     bars = [bar for container in ax.containers for bar in container]
-    (bar,) = [one for one in bars if to_hex(one.get_facecolor()) == style.theme().claim]
-    claim = [one for one in ax.patches if to_hex(one.get_edgecolor()) == style.theme().claim]
+    (bar,) = [one for one in bars if to_hex(one.get_facecolor()) == CLAIM]
+    claim = [one for one in ax.patches if to_hex(one.get_edgecolor()) == CLAIM]
     assert [one.get_zorder() for one in claim] == [5]  # the frame, of one brick
     middle = claim[0].get_y() + claim[0].get_height() / 2
     row = table[[text[0] for _, text in table].index("river")][0]
@@ -671,7 +543,7 @@ def test_the_claim_is_red_in_its_bar_its_numbers_and_its_frame(shores):
 def test_a_claim_that_is_not_confirmed_has_no_frame(shores):
     weak = altered(shores, shores.names.index("river"), *[0.0] * 4)
     _, _, _, ax = picture_of(weak)
-    assert not [one for one in ax.patches if to_hex(one.get_edgecolor()) == style.theme().claim]
+    assert not [one for one in ax.patches if to_hex(one.get_edgecolor()) == CLAIM]
     assert 0.55 in [one.get_alpha() for one in ax.patches]
 
 
@@ -707,11 +579,6 @@ def test_inflections_count_in_regions_and_texts_without_the_word_are_named(small
     assert "“bank” is not in 1 of 2 texts of one" in note
 
 
-def test_a_reference_with_another_word_is_reported(shift):
-    (note,) = shift("bank", "the {river|bank} of cash").notes
-    assert "the reference has another word in this place" in note
-
-
 @pytest.mark.parametrize("family", ["qwen3-next", "afmoe"])
 def test_a_gate_on_attention_is_no_mlp(family, tokenizer):
     result = attnviz.shift("bank", CASH, model=attnviz.load(tiny(family), tokenizer=tokenizer))
@@ -744,9 +611,7 @@ def test_a_pair_with_a_reference_is_refused(capsys):
 
 
 @pytest.mark.parametrize("name", ["Mixtral", "Qwen3Moe", "Olmoe", "DeepseekV3"])
-def test_parts_add_up_where_a_token_has_other_experts_in_the_reference(
-    name, tokenizer, monkeypatch
-):
+def test_parts_add_up_where_a_token_has_other_experts_in_the_reference(name, tokenizer):
     torch.manual_seed(0)
     model_class = getattr(transformers, f"{name}Model")
     module = model_class(model_class.config_class(
@@ -755,45 +620,19 @@ def test_parts_add_up_where_a_token_has_other_experts_in_the_reference(
         num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=0, pad_token_id=0,
         q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, v_head_dim=8, qk_nope_head_dim=8,
     )).eval()  # fmt: skip
-    chosen, mixture = [], deeplift._mixture
+    chosen = []
 
-    def watched(experts, x, top_k_index, top_k_weights):
+    def watch(_, x, top_k_index, top_k_weights):
         chosen.append(top_k_index.sort(-1).values)
-        return mixture(experts, x, top_k_index, top_k_weights)
 
-    monkeypatch.setattr(deeplift, "_mixture", watched)
+    for path, part in module.named_modules():
+        if path.endswith(".experts"):
+            part.register_forward_pre_hook(lambda of, args: watch(of, *args))
     result = attnviz.shift("bank", CASH, model=attnviz.load(module, tokenizer=tokenizer))
-    assert any(not torch.equal(*one.chunk(2)) for one in chosen)
+    pairs = [one.chunk(2) for one in chosen if len(one) % 2 == 0]
+    assert any(not torch.equal(*both) for both in pairs)
     assert result.decomposition.error < 1e-5
     assert result.agreement.verdict == "verified"
-
-
-def test_contributions_that_do_not_add_up_are_reported(tokenizer, monkeypatch):
-    """Biases that are added to a product are left out here."""
-    follow = FrozenNonlinearities.other
-
-    def without_biases(self, name, *call):
-        return follow(self, "other" if name in ("add", "add_") else name, *call)
-
-    monkeypatch.setattr(FrozenNonlinearities, "other", without_biases)
-    result = attnviz.shift("bank", CASH, model=attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer))
-    assert result.residual_stream.error > 1e-3
-    assert "the parts miss the whole by" in result.notes[0]
-    assert "the sums of the parts are off by" in result.agreement.summary()
-
-
-def test_a_split_of_other_runs_is_not_verified(small, monkeypatch):
-    """The ends of the split are those of the model as loaded, or the shift is not verified."""
-    assert "off by" not in attnviz.shift("bank", CASH, model=small).agreement.summary()
-    honest = compute.split_stream
-
-    def other_ends(*args, **options):
-        stream = honest(*args, **options)
-        return replace(stream, total=stream.total + 0.01, bias=stream.bias + 0.01)
-
-    monkeypatch.setattr(compute, "split_stream", other_ends)
-    report = attnviz.shift("bank", CASH, model=small).agreement
-    assert "the lengths of the shift are off by" in report.summary()
 
 
 def test_a_region_without_a_name_gets_an_example(capsys):

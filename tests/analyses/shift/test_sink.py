@@ -1,59 +1,15 @@
 """The attention sink of a causal model stays readable in references, and is not measured."""
 
-import copy
-
 import pytest
 from families import tiny
 
 import attnviz
-from attnviz.attribution.deeplift import DeepLift
-from attnviz.attribution.interventions import AttentionKnockout
-from attnviz.attribution.reference import first_token, gate_of, read
 
 TEXT = "the bank was full of cash"
 
 
-@pytest.fixture
-def without_bos(bare_tokenizer):
-    """A tokenizer that adds no special tokens, and has no BOS token yet."""
-    assert bare_tokenizer.bos_token is None
-    return copy.deepcopy(bare_tokenizer)
-
-
-def test_the_gate_keeps_the_sink():
-    gate = gate_of((False, False, False), sink=0)
-    assert gate.tolist() == [[True, False, False], [True, True, False], [True, False, True]]
-
-
-@pytest.mark.parametrize("bos", [None, "[CLS]"])
-@pytest.mark.parametrize("analysis", ["shift", "explain"])
-def test_no_run_hides_the_sink(analysis, bos, without_bos, monkeypatch):
-    """Neither in references nor in knocked-out words. The parts add up, even if one does."""
-    seen = {DeepLift: [], AttentionKnockout: []}
-
-    def watch(tracer):
-        softmax = tracer.softmax
-
-        def watched(self, original, scores, options):
-            weights = softmax(self, original, scores, options)
-            seen[tracer].append(weights[..., 0].min())
-            return weights
-
-        monkeypatch.setattr(tracer, "softmax", watched)
-
-    watch(DeepLift)
-    watch(AttentionKnockout)
-    without_bos.bos_token = bos
-    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
-    words = ("cash",) if analysis == "shift" else ()
-    getattr(attnviz, analysis)(*words, TEXT, methods="partial-split", model=model)
-    assert all(weights and min(weights) > 0 for weights in seen.values())
-
-
 def test_without_a_bos_the_first_token_stays_readable_and_is_not_measured(without_bos):
     model = attnviz.load(tiny("llama"), tokenizer=without_bos)
-    reading = read(model, TEXT)
-    assert (reading.bos, reading.sink) == (None, 0)
     result = attnviz.shift("cash", TEXT, model=model, methods=["split"])
     assert result.sink == 0
     assert result.credit[0].isnan()
@@ -95,9 +51,10 @@ def test_a_token_that_begins_each_message_of_a_chat_does_not_begin_a_text(
 ):
     without_bos.bos_token, without_bos.chat_template = "[CLS]", template
     without_bos.eos_token = "[unused7]"
-    assert without_bos.convert_ids_to_tokens(first_token(without_bos)) == token
     model = attnviz.load(tiny("llama"), tokenizer=without_bos)
-    assert f"read with {token} before it" in read(model, TEXT).notes
+    result = attnviz.shift("cash", TEXT, model=model)
+    assert f"read with {token} before it" in result.notes
+    assert result.tokens[0] == token
 
 
 def test_a_bos_stands_before_the_reference_and_the_regions_too(without_bos):
@@ -113,5 +70,5 @@ def test_a_bos_stands_before_the_reference_and_the_regions_too(without_bos):
 
 def test_an_encoder_without_special_tokens_has_no_sink(without_bos):
     model = attnviz.load(tiny("bert"), tokenizer=without_bos)
-    reading = read(model, TEXT)
-    assert (reading.bos, reading.sink) == (None, None)
+    result = attnviz.shift("cash", TEXT, model=model)
+    assert (result.sink, result.words[0]) == (None, "the")
