@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from commands import app, run
 from families import tiny
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,7 @@ from PIL import Image
 from strategies import slower, strings
 
 import attnviz
-import attnviz.pipeline.attend
 from attnviz import ModelError
-from attnviz.app import app, run
 
 MADE = typer.main.get_command(app)  # built once: building takes longer than running
 # `serve` prints nothing before it ends, and --debug shows a traceback.
@@ -130,7 +129,7 @@ def test_arguments_that_are_checked_before_a_model_is_loaded(folder, arguments):
         raise ModelError("Expected to be refused before.")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attnviz.pipeline.attend, "load", refuse)
+        patch.setattr("attnviz.pipeline.attend.load", refuse)
         check(arguments, folder)
 
 
@@ -151,5 +150,5 @@ def small(tokenizer):
 @given(lines(whole, most=3))
 def test_arguments_that_run_a_model(folder, small, arguments):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attnviz.pipeline.attend, "load", lambda name=None, **how: small)
+        patch.setattr("attnviz.pipeline.attend.load", lambda name=None, **how: small)
         check(arguments, folder)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from commands import run
 from families import tiny
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -29,7 +30,7 @@ def eager(model, mask=None):
 
 
 @pytest.fixture(scope="module", params=["bundled", "gpt2", "llama"])
-def run(request, model, tokenizer):
+def read(request, model, tokenizer):
     """A model, attnviz's result, and the weights of transformers."""
     of = model
     if request.param != "bundled":
@@ -50,8 +51,8 @@ def swap_heads(weights):
     return weights[:, [0, 2, 1, *range(3, weights.shape[1])]]
 
 
-def test_weights_of_transformers_agree(run):
-    model, result, attentions = run
+def test_weights_of_transformers_agree(read):
+    model, result, attentions = read
     report = attnviz.check(attentions, result)
     assert report.agrees
     assert report.first is None
@@ -80,8 +81,8 @@ def test_every_form_of_weights_is_read(form, bundled):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_weights_in_half_precision_agree(dtype, run):
-    _, result, attentions = run
+def test_weights_in_half_precision_agree(dtype, read):
+    _, result, attentions = read
     assert attnviz.check([layer.to(dtype) for layer in attentions], result).agrees
     factor = 1.05  # 1 % is within the rounding of bfloat16
     scaled = edit(attentions, 0, lambda a: a * factor)
@@ -123,8 +124,8 @@ def test_a_scale_shows_in_the_slope_where_weights_are_nearly_even(tokenizer):
     ("diagonal", "hint"),
     [(1, "each query also reads the next token"), (-1, "no query reads its own token")],
 )
-def test_a_mask_off_by_one_in_the_model(diagonal, hint, run):
-    model, result, attentions = run
+def test_a_mask_off_by_one_in_the_model(diagonal, hint, read):
+    model, result, attentions = read
     if len(attentions) == 6:
         pytest.skip("the bundled model has no causal mask")
     T = attentions[0].shape[-1]
@@ -146,8 +147,8 @@ def test_a_token_masked_in_the_model(model, train):
 # --- faults in the weights that it returns
 
 
-def test_two_heads_swapped(run):
-    _, result, attentions = run
+def test_two_heads_swapped(read):
+    _, result, attentions = read
     report = attnviz.check(edit(attentions, 1, swap_heads), result)
     assert (report.first.layer, report.first.head) == (1, 1)
     assert report.hints == ("heads 1 and 2 of layer 1 are swapped",)
@@ -177,8 +178,8 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_found_and_named(name, run):
-    _, result, attentions = run
+def test_a_fault_is_found_and_named(name, read):
+    _, result, attentions = read
     layer, change, hint = FAULTS[name]
     report = attnviz.check(edit(attentions, layer, change), result)
     assert report.first.layer == layer
@@ -186,8 +187,8 @@ def test_a_fault_is_found_and_named(name, run):
     assert found.startswith(hint)
 
 
-def test_faults_of_the_scores(run):
-    _, result, attentions = run
+def test_faults_of_the_scores(read):
+    _, result, attentions = read
     record = result.records[1]
     missing = replace(record, scale=record.scale * record.query.shape[-1] ** 0.5).weights()
     report = attnviz.check(edit(attentions, 1, lambda a: missing[None]), result)
@@ -197,16 +198,16 @@ def test_faults_of_the_scores(run):
     assert attnviz.check(scores, result).hints == ("these are scores before softmax, not weights",)
 
 
-def test_layers_in_another_order(run):
-    _, result, attentions = run
+def test_layers_in_another_order(read):
+    _, result, attentions = read
     swapped = [attentions[1], attentions[0], *attentions[2:]]
     assert attnviz.check(swapped, result).hints == ("layers 0 and 1 are swapped",)
     named = attnviz.check({0: attentions[1]}, result)
     assert named.hints == ("these are the weights of layer 1, given as layer 0",)
 
 
-def test_a_fault_that_nothing_explains_has_no_hint(run):
-    _, result, attentions = run
+def test_a_fault_that_nothing_explains_has_no_hint(read):
+    _, result, attentions = read
     noise = torch.rand(attentions[1].shape, generator=torch.Generator().manual_seed(0))
     report = attnviz.check(edit(attentions, 1, lambda a: noise.softmax(-1)), result)
     assert report.first.layer == 1
@@ -270,8 +271,6 @@ def test_what_cannot_be_compared(model, bundled):
 
 
 def command(capsys, *arguments):
-    from attnviz.app import run
-
     code = run(["check", *map(str, arguments)])
     return code, *capsys.readouterr()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from commands import run
 from families import tiny
 from readable_text import check_texts
 
 import attnviz
 from attnviz import InputError
-from attnviz.app import run
 
 HEAD = "2.2"  # of the last layer: no head depends on it
 

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
+from commands import run
 from media import RATE, chirp, picture, seeing
 from PIL import Image
 
 import attnviz
 from attnviz import InputError
-from attnviz.app import run
 
 PICTURES = [picture(60 + 4 * n, 50 + 6 * n).rotate(9 * n) for n in range(5)]
 
