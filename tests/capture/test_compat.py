@@ -4,13 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _len_torch_dispatch_stack
-
 import attnviz
-from attnviz.capture.streamed import ReductionOptions, capture_streamed
-from attnviz.inputs.batch import encode
-from attnviz.runtime.compat import outside_dispatch_modes
 
 PACKAGE = Path(attnviz.__file__).parent
 COMPAT = PACKAGE / "runtime" / "compat.py"
@@ -59,30 +53,3 @@ def test_no_other_file_uses_a_private_name():
 
 def test_the_search_finds_the_private_names_of_compat():
     assert {"_python_dispatch", "tensor._version", "module._parameters"} <= {*private_names(COMPAT)}
-
-
-def test_an_attention_is_passed_on_outside_every_dispatch_mode(model):
-    batch = encode(model.checkpoint, ["the train left the station"])
-    depths = []
-    capture_streamed(
-        model.module,
-        batch.inputs,
-        batch.axes,
-        torch.tensor([1, 2]),
-        ReductionOptions(),
-        lambda _: depths.append(_len_torch_dispatch_stack()),
-    )
-    assert depths == [0] * 6
-
-
-def test_a_mode_is_entered_again_after_an_exception():
-    class Mode(TorchDispatchMode):
-        pass
-
-    with Mode():
-        try:
-            with outside_dispatch_modes():
-                assert _len_torch_dispatch_stack() == 0
-                raise KeyError
-        except KeyError:
-            assert _len_torch_dispatch_stack() == 1

@@ -2,7 +2,7 @@
 
 import functools
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -17,7 +17,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.models.bert.modeling_bert import BertSelfOutput
 
 import attnviz
-from attnviz.capture.computation import read_computation
 
 TEXT = "the train left"
 
@@ -47,6 +46,16 @@ def steered(tokenizer):
     return attnviz.load(module, tokenizer=tokenizer).attend(TEXT)
 
 
+@pytest.fixture(scope="module")
+def computation_of(tokenizer):
+    """Return a function that reads how a module computes."""
+
+    def read(module):
+        return attnviz.load(module, tokenizer=tokenizer).attend(TEXT).provenance.computation
+
+    return read
+
+
 def caption(figure):
     return " ".join(text.get_text() for text, _ in visible_texts(figure)).replace("\n", " ")
 
@@ -65,9 +74,8 @@ def test_a_hook_is_named_in_the_caption_the_page_the_data_and_the_terminal(steer
     assert result["source"].endswith("read by BertForMaskedLM with 1 hook")
 
 
-def test_a_plain_model_has_nothing_to_name(model, train):
+def test_a_plain_model_has_nothing_to_name(train):
     computation = train.provenance.computation
-    assert computation == read_computation(model.module)
     assert (computation.changes, computation.summary) == ("", "sdpa attention")
     assert "read by all-MiniLM-L6-v2. " in caption(train.plot().figure)
     assert attnviz.view(train).data()["payload"]["results"][0]["notes"] == []
@@ -82,12 +90,12 @@ def test_a_result_has_the_hooks_that_the_model_has_when_it_runs(mode, bert, toke
     assert model.attend(TEXT, mode=mode).provenance.with_changes == ""
 
 
-def test_every_kind_of_hook_is_named_by_where_its_code_is(bert):
+def test_every_kind_of_hook_is_named_by_where_its_code_is(bert, computation_of):
     bert.register_forward_pre_hook(Steering())
     bert.cls.register_forward_hook(functools.partial(Steering().also))
     handle = nn.modules.module.register_module_forward_hook(steer)
     try:
-        computation = read_computation(bert)
+        computation = computation_of(bert)
     finally:
         handle.remove()
     assert computation.hooks == (
@@ -99,34 +107,25 @@ def test_every_kind_of_hook_is_named_by_where_its_code_is(bert):
     assert f"hooks: {__name__}.steer on every module, " in computation.summary
 
 
-def test_the_hooks_of_libraries_are_not_counted(bert):
+def test_the_hooks_of_libraries_are_not_counted(bert, computation_of):
     bert(torch.tensor([[1, 2]]), output_attentions=True)
     bert.enable_input_require_grads()
     prune.l1_unstructured(bert.cls.predictions.transform.dense, "weight", 1)
     hooks = [hook for module in bert.modules() for hook in module._forward_hooks.values()]
     assert {hook.__module__.partition(".")[0] for hook in hooks} == {"transformers"}
     assert bert.cls.predictions.transform.dense._forward_pre_hooks
-    assert read_computation(bert).hooks == ()
+    assert computation_of(bert).hooks == ()
 
 
-def test_a_model_is_read_as_it_is_while_another_thread_runs_it(bert, tokenizer):
+def test_a_model_is_read_as_it_is_while_another_thread_runs_it(bert, computation_of):
     """A run registers hooks, wraps functions, and changes the mode and the attention."""
     bert.train()
     bert.bert.encoder.register_forward_hook(steer)
-    read, done = [read_computation(bert)], threading.Event()
-
-    def keep_reading():
-        while not done.is_set():
-            read.append(read_computation(bert))
-
-    other = threading.Thread(target=keep_reading)
-    other.start()
-    result = attnviz.load(bert, tokenizer=tokenizer).attend(TEXT)
-    done.set()
-    other.join()
-    assert len(read) > 2
-    assert all(one == result.provenance.computation for one in read)
-    assert read[0].summary.startswith("sdpa attention, in train mode; hooks: ")
+    expected = computation_of(bert)
+    with ThreadPoolExecutor(2) as threads:
+        read = [*threads.map(computation_of, [bert] * 6)]
+    assert read == [expected] * 6
+    assert expected.summary.startswith("sdpa attention, in train mode; hooks: ")
 
 
 # --- forwards
@@ -150,7 +149,7 @@ def test_a_replaced_forward_is_named_by_where_its_code_is(bert, tokenizer):
     assert "read by BertForMaskedLM with 1 replaced forward. " in caption(result.plot().figure)
 
 
-def test_the_forward_of_another_module_is_a_replaced_one(bert):
+def test_the_forward_of_another_module_is_a_replaced_one(bert, computation_of):
     first, second = bert.bert.encoder.layer[:2]
     first.intermediate.dense.forward = second.intermediate.dense.forward
     second.intermediate.dense.forward = second.intermediate.dense.forward
@@ -158,21 +157,23 @@ def test_the_forward_of_another_module_is_a_replaced_one(bert):
         "bert.encoder.layer.0.intermediate.dense",
         "torch.nn.modules.linear.Linear.forward",
     )
-    assert read_computation(bert).forwards == ((place, name),)
+    assert computation_of(bert).forwards == ((place, name),)
 
 
-def test_a_forward_that_is_replaced_in_a_class_is_counted_in_every_module(bert, monkeypatch):
+def test_a_forward_that_is_replaced_in_a_class_is_counted_in_every_module(
+    bert, monkeypatch, computation_of
+):
     monkeypatch.setattr(BertSelfOutput, "forward", patched(BertSelfOutput.forward))
-    assert read_computation(bert).changes == "3 replaced forwards"
+    assert computation_of(bert).changes == "3 replaced forwards"
 
 
-def test_a_class_of_the_user_has_the_forward_that_it_defines(bert):
+def test_a_class_of_the_user_has_the_forward_that_it_defines(bert, computation_of):
     class Output(BertSelfOutput):
         def forward(self, *args):
             return super().forward(*args)
 
     bert.bert.encoder.layer[0].attention.output.__class__ = Output
-    assert read_computation(bert).forwards == ()
+    assert computation_of(bert).forwards == ()
 
 
 # --- attention, config
@@ -194,11 +195,11 @@ def folder(tmp_path_factory, tokenizer):
     return folder
 
 
-def test_a_model_has_the_config_of_its_folder(folder, tokenizer):
+def test_a_model_has_the_config_of_its_folder(folder, computation_of):
     module = BertForMaskedLM.from_pretrained(folder, dtype="float64", attn_implementation="eager")
     module.config.use_cache = module.config.return_dict = False
     module.config.id2label = {0: "no", 1: "yes"}
-    assert read_computation(module).config == {}
+    assert computation_of(module).config == {}
     assert attnviz.load(folder, device="cpu").attend(TEXT).provenance.with_changes == ""
 
 
@@ -216,27 +217,27 @@ def test_a_changed_config_is_named_with_both_values(folder, tokenizer):
     assert computation.summary == line
 
 
-def test_a_config_that_is_written_again_is_read_again(tmp_path, bert):
+def test_a_config_that_is_written_again_is_read_again(tmp_path, bert, computation_of):
     bert.save_pretrained(tmp_path)
     bert.config.name_or_path = str(tmp_path)
-    assert read_computation(bert).config == {}
+    assert computation_of(bert).config == {}
     file = tmp_path / "config.json"
     file.write_text(file.read_text().replace('"gelu"', '"relu"'))
-    assert read_computation(bert).config == {"hidden_act": ("relu", "gelu")}
+    assert computation_of(bert).config == {"hidden_act": ("relu", "gelu")}
     bert.config.hidden_act = "relu"
-    assert read_computation(bert).config == {}
+    assert computation_of(bert).config == {}
 
 
-def test_without_a_config_of_the_same_model_nothing_is_compared(folder, bert):
+def test_without_a_config_of_the_same_model_nothing_is_compared(folder, bert, computation_of):
     bert.config.hidden_act = "relu"
     for name in ("", "no/such-model", str(folder / "none")):
         bert.config.name_or_path = name
-        assert read_computation(bert).config == {}
+        assert computation_of(bert).config == {}
     bert.config.name_or_path = str(folder)
-    assert [*read_computation(bert).config] == ["hidden_act"]
+    assert [*computation_of(bert).config] == ["hidden_act"]
     gpt2 = tiny("gpt2")
     gpt2.config.name_or_path = str(folder)
-    assert read_computation(gpt2).config == {}
+    assert computation_of(gpt2).config == {}
 
 
 # --- saved, and in the captions of other figures

@@ -1,15 +1,16 @@
 """No softmax over products q·k is missed silently, however the module is written."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
+from transformers import PretrainedConfig, PreTrainedModel
 
-from attnviz import ModelError, agreement
-from attnviz.capture.capture import capture
+import attnviz
+from attnviz import ModelError
 
 N, T, H, D = 2, 6, 4, 16
 
@@ -139,11 +140,11 @@ class MixedLater(Layer):
         return (self.weights(x).unsqueeze(-1) * x.unsqueeze(1)).sum(2)
 
 
-class Model(nn.Module):
+class Model(PreTrainedModel):
     main_input_name = "x"
 
     def __init__(self, kind):
-        super().__init__()
+        super().__init__(PretrainedConfig())
         torch.manual_seed(0)
         self.layers = nn.ModuleList([Layer(), kind(), Layer()])
 
@@ -158,16 +159,18 @@ def x():
     return torch.randn(N, T, H * D, generator=torch.Generator().manual_seed(1))
 
 
+def attend(kind, x):
+    return attnviz.load(Model(kind).eval()).attend(inputs={"x": x})
+
+
 @pytest.mark.parametrize(
     ("kind", "attentions"), [(Layer, 3), (ByHand, 3), (TwoAtOnce, 4), (Unused, 3)]
 )
 def test_unusual_attention_code_is_recorded(kind, attentions, x):
-    model = Model(kind)
-    for n, found in enumerate(capture(model, {"x": x})):
+    for n, found in enumerate(attend(kind, x)):
         assert len(found.records) == attentions
-        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
-        assert report.verdict == "verified", report.summary()
-        (alone,) = capture(model, {"x": x[n : n + 1]})
+        assert found.agreement.verdict == "verified", found.agreement.summary()
+        alone = attend(kind, x[n : n + 1])
         for among, single in zip(found.records, alone.records, strict=True):
             assert_close(among.weights(), single.weights(), rtol=0, atol=1e-6)
 
@@ -185,42 +188,41 @@ def test_unusual_attention_code_is_recorded(kind, attentions, x):
 )
 def test_unreadable_attention_is_refused(kind, reason, x):
     with pytest.raises(ModelError, match=rf"in layers\.1.*, {reason}"):
-        capture(Model(kind), {"x": x})
+        attend(kind, x)
 
 
 def test_a_softmax_that_mixes_no_values_is_listed_as_no_attention(x):
-    for found in capture(Model(Matching), {"x": x}):
+    for found in attend(Matching, x):
         assert [record.path for record in found.records] == ["layers.0", "layers.2"]
         note = "a softmax in layers.1, whose weights are multiplied by no values"
-        assert found.notes == (f"not attention: {note}",)
-        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
-        assert report.verdict == "verified", report.summary()
+        assert found.notes[1:] == (f"not attention: {note}",)
+        assert found.agreement.verdict == "verified", found.agreement.summary()
 
 
 @pytest.mark.parametrize(("kind", "width"), [(TwoValues, 2 * D), (TwoWidths, 3 * D // 2)])
 def test_each_product_of_the_weights_with_values_is_compared(kind, width, x):
-    model = Model(kind)
-    for found in capture(model, {"x": x}):
+    for found in attend(kind, x):
         assert found.records[1].value.shape == (H, T, width)
-        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
-        assert report.verdict == "verified", report.summary()
-        assert found.notes == ()
-    # A fault in one of them is caught.
-    record, reference = found.records[1], found.references[1]
-    output = reference.head_output.clone()
-    output[..., -1] *= 1.01
-    faulty = replace(reference, head_output=output)
-    report = agreement.verify([record], [faulty], versions={}, weights_sha256="")
-    assert report.first_difference.stage == "head output"
+        assert found.agreement.verdict == "verified", found.agreement.summary()
+        assert len(found.notes) == 1
+
+
+def test_a_product_that_is_another_while_it_is_watched_is_caught(x):
+    class Watched(TwoValues):
+        def attend(self, q, k, v):
+            weights = (q @ k.mT / D**0.5).softmax(-1)
+            values = q * (1.01 if _len_torch_dispatch_stack() else 1.0)
+            return weights @ v + (weights @ values).sum(-1, keepdim=True)
+
+    for found in attend(Watched, x):
+        assert found.agreement.verdict == "failed"
 
 
 def test_values_of_pairs_are_not_compared_and_said_to_be_so(x):
-    for found in capture(Model(PairValues), {"x": x}):
-        report = agreement.verify(found.records, found.references, versions={}, weights_sha256="")
-        assert report.verdict == "verified", report.summary()
+    for found in attend(PairValues, x):
+        assert found.agreement.verdict == "verified", found.agreement.summary()
         assert found.records[1].value.shape == (H, T, D)
-        (note,) = found.notes
-        assert "layers.1 the weights are also multiplied by values that differ" in note
+        assert "layers.1 the weights are also multiplied by values that differ" in found.notes[1]
 
 
 def test_a_second_run_with_other_keys_is_refused_in_one_line(x):
@@ -233,4 +235,4 @@ def test_a_second_run_with_other_keys_is_refused_in_one_line(x):
             return super().attend(q, k[..., :n, :], v[..., :n, :])
 
     with pytest.raises(ModelError, match="does not execute the same attentions in every run"):
-        capture(Model(OtherKeys), {"x": x})
+        attend(OtherKeys, x)

@@ -6,12 +6,11 @@ from functools import partial
 import pytest
 import torch
 from families import TEXTS, tiny
+from torch.nn.functional import dropout
+from torch.nn.functional import scaled_dot_product_attention as attention
 from transformers import RwkvConfig, RwkvModel
 
 import attnviz
-from attnviz.capture import watch
-from attnviz.capture.watch import IsolatedRun
-from attnviz.runtime.compat import with_generator
 
 
 @pytest.fixture
@@ -35,50 +34,31 @@ def test_no_other_generator_is_seeded(mode, gpus, tokenizer, monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def test_numbers_of_a_run_are_those_of_its_seed():
-    states = torch.default_generator.get_state()
-    with watch.restoring(tiny("bert")):
-        inside = torch.rand(3), torch.zeros(3).normal_(), torch.randperm(5), torch.randn(2)
-    generator = torch.Generator().manual_seed(0)
-    alone = (
-        torch.rand(3, generator=generator), torch.zeros(3).normal_(generator=generator),
-        torch.randperm(5, generator=generator), torch.randn(2, generator=generator),
-    )  # fmt: skip
-    assert all(map(torch.equal, inside, alone))
-    assert torch.equal(torch.default_generator.get_state(), states)
+def draw():
+    """Return what operators draw that take a generator, and some that take none."""
+    ones = torch.ones(1, 1, 8, 8)
+    return torch.cat([
+        torch.rand(3), torch.zeros(3).normal_(), torch.randperm(5), torch.randn(2),
+        dropout(torch.ones(9)), attention(ones, ones, ones, dropout_p=0.5)[0, 0, 0],
+    ])  # fmt: skip
 
 
-@pytest.mark.parametrize("drops", [True, False])
-def test_an_operator_without_a_generator_draws_by_itself(drops):
-    """Attention with dropout and recurrent layers take none."""
+def draw_after_a_seed():
+    torch.manual_seed(9)
+    return draw()
+
+
+@pytest.mark.parametrize("draws", [draw, draw_after_a_seed])
+def test_numbers_of_each_run_are_those_of_a_seed(draws, tokenizer):
+    """A model that seeds seeds a generator of its own."""
+    module, drawn = tiny("bert"), []
+    module.bert.encoder.layer[0].register_forward_pre_hook(lambda *_: drawn.append(draws()))
     torch.manual_seed(7)
     states = torch.default_generator.get_state()
-    query = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-
-    def attend():
-        with IsolatedRun(3):
-            return torch.nn.functional.scaled_dot_product_attention(
-                query, query, query, dropout_p=0.5 if drops else 0.0
-            )
-
-    assert torch.equal(attend(), attend())
+    attnviz.load(module, tokenizer=tokenizer).attend(TEXTS[2])
     assert torch.equal(torch.default_generator.get_state(), states)
-
-
-def test_a_model_that_seeds_seeds_its_own_generator():
-    states = torch.default_generator.get_state()
-    with IsolatedRun(3):
-        torch.manual_seed(9)
-        inside = torch.rand(3)
-    assert torch.equal(inside, torch.rand(3, generator=torch.Generator().manual_seed(9)))
-    assert torch.equal(torch.default_generator.get_state(), states)
-
-
-def test_random_operators_take_a_generator():
-    operators = torch.ops.aten
-    assert with_generator(operators.rand.default) is operators.rand.generator
-    assert with_generator(operators.bernoulli_.float) is operators.bernoulli_.float
-    assert with_generator(operators.native_dropout.default) is None
+    assert sum(torch.equal(one, drawn[0]) for one in drawn) > 1  # the first of a run
+    assert not torch.equal(draw(), drawn[0])
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, about flex attention
