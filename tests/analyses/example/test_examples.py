@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention as attention
 
 import attnviz
-from attnviz.formula.attention import attention, causal_mask
 
 LAW = settings(deadline=None, max_examples=15, derandomize=True)
 
@@ -72,11 +72,6 @@ def test_a_cell_that_follows_from_the_inputs_may_follow_from_rounded_ones(make):
     assert worked.finding() == "All 2 printed numbers of the example follow from its inputs"
 
 
-def test_one_wrong_cell_is_named(make):
-    worked = make(X=[[1], [2]], W_q=[[1]], W_k=[[1]], printed={"Q": [[1], [3]], "K": [[1], [2]]})
-    assert worked.finding() == "The example has 1 error in its queries"
-
-
 def test_a_stage_that_the_inputs_give_exactly_is_not_rounded(phones):
     """Printed Q is X·W_q, so that only K, with one decimal, can move a score."""
     scores, Q = stage(phones, "scores"), stage(phones, "Q").printed
@@ -85,14 +80,6 @@ def test_a_stage_that_the_inputs_give_exactly_is_not_rounded(phones):
     assert scores.notes == (
         "Too coarse for a closer check: the rounding of printed K can move a cell by 0.11",
     )
-
-
-def test_one_rounded_cell_makes_a_stage_rounded(make):
-    given = {"W_q": [[1]], "W_k": [[1]], "printed": {"Q": [[1.5], [2.5]], "scores": [[0, 0]] * 2}}
-    exact = stage(make(X=[[1.5], [2.5]], **given), "scores")
-    rounded = stage(make(X=[[1.5], [2.49]], **given), "scores")
-    assert exact.slack_from_printed.tolist() == [[pytest.approx(0.5)] * 2] * 2
-    assert rounded.slack_from_printed[0].tolist() == pytest.approx([0.575, 0.6245])
 
 
 def test_no_scale_gives_the_weights_of_likes():
@@ -130,14 +117,6 @@ def test_consequences_of_a_slip_are_not_slips(make):
     given = {"X": [[1]], "W_q": [[1]], "W_k": [[1]]}
     worked = make(**given, printed={"Q": [[2]], "K": [[1]], "scores": [[2]]})
     assert worked.slips == ("Q",)
-
-
-def test_rounded_zeros_leave_slack_for_their_product(make):
-    given = {"X": [[0.04]], "W_q": [[1]], "W_k": [[1]]}
-    worked = make(**given, printed={"Q": [[0.0]], "K": [[0.0]], "scores": [[0.0016]]})
-    found = stage(worked, "scores")
-    assert worked.slips == ()
-    assert found.slack_from_printed.item() == pytest.approx(0.05**2 + 0.00005)
 
 
 def test_the_slack_of_weights_is_reached_at_the_ends_of_the_scores(make):
@@ -182,14 +161,6 @@ def test_half_a_unit_of_the_last_digit_is_the_limit(make, cell, follows):
     assert bool(stage(worked, "head output").from_inputs_follows.all()) is follows
 
 
-def test_decimals_are_those_of_the_cell_that_has_most(tmp_path):
-    path = tmp_path / "own.json"
-    path.write_text('{"weights": [[1]], "V": [[1, 2]], "printed": {"head output": [[1, 2.00]]}}')
-    found = stage(attnviz.example(file=path), "head output")
-    assert found.decimals == 2
-    assert found.slack_from_inputs.tolist() == [[pytest.approx(0.005)] * 2]
-
-
 def test_rounding_reaches_through_what_is_not_printed(make):
     # K is not printed and Q has one decimal, so a score may be off by 0.05 · |k|.
     worked = make(
@@ -218,8 +189,7 @@ def fields(seed, tokens=3, causal=True):
 def test_the_attention_is_that_of_the_formula(make, causal):
     given = fields(3, causal=causal)
     X, *matrices = (torch.tensor(given[n]).double() for n in ("X", "W_q", "W_k", "W_v"))
-    mask = causal_mask(3, 3) if causal else None
-    expected = attention(*(X @ W for W in matrices), mask=mask)
+    expected = attention(*(X @ W for W in matrices), is_causal=causal)
     worked = make(**given)
     torch.testing.assert_close(stage(worked, "head output").from_inputs, expected)
     assert worked.stages[-1].name == "head output"

@@ -10,9 +10,8 @@ from families import tiny
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.explore.compute import DECILES, STRONGEST, Examples, at_deciles
-from attnviz.heads import Positions
 
+STRONGEST, DECILES = 8, tuple(range(90, 0, -10))  # how many examples, and at which quantiles
 TEXTS = [
     "the bank was full of cash", "we sat on the bank of the river until the rain began to fall",
     "mud", "a letter came from the old city", "rain fell all night", "she wrote it down",
@@ -80,45 +79,25 @@ def test_examples_of_texts_of_different_lengths_are_those_of_a_search(family, ex
         assert 2 not in {one.text for one in shown} or role  # "mud" has no other token to read
 
 
-def tokens_of(special):
-    N, T = special.shape
-    real = torch.ones(N, T, dtype=torch.bool)
-    return Positions(torch.zeros(N, T).long(), real, special, torch.zeros_like(real))
-
-
-def add_all(examples, order, heads=3, T=6):
-    """Add texts with random weights, of which the number decides."""
-    for number in order:
-        generator = torch.Generator().manual_seed(number)
-        weights = torch.rand(1, heads, T, T, generator=generator).softmax(-1)
-        tokens = tokens_of(torch.arange(T)[None] == 0)
-        examples.add(slice(0, 1), [number], weights[:, :1], tokens)  # one layer after another
-        examples.add(slice(1, heads), [number], weights[:, 1:], tokens)
-    return examples
-
-
-def test_of_many_texts_few_are_kept_in_whatever_order_they_come():
-    order = np.random.default_rng(3).permutation(200).tolist()
-    examples = add_all(Examples([""] * 3, 0), range(200))
-    other = add_all(Examples([""] * 3, 0), order)
-    assert examples.strongest == other.strongest
-    assert examples.deciles == other.deciles
-    assert examples.deciles != add_all(Examples([""] * 3, 1), range(200)).deciles
-    assert max(map(len, examples._strongest)) == STRONGEST
-    assert len(examples.texts) <= 3 * (STRONGEST + 50)
-    # Deciles are quantiles of a sample.
-    sample = [one for _, one, _ in examples._sample[1]]
-    assert len({one.text for one in sample}) == len(sample) == 50
-    ordered = sorted(one.weight for one in sample)
-    expected = [np.quantile(ordered, q / 100, method="nearest") for q in DECILES]
-    assert [one.weight for one in examples.deciles[1]] == pytest.approx(expected)
-    assert at_deciles(sample[:1]) == [sample[0]] * 9
-    # drawn from all rows that can read another token, each about equally often
-    rows = np.bincount(
-        [one.row for of_head in examples._sample for _, one, _ in of_head], minlength=6
-    )
-    assert rows[0] == 0
-    assert rows[1:].min() > 15  # of 30
+def test_deciles_are_quantiles_of_the_texts(tokenizer):
+    """Of two words, only the second can read the other, so that each text has one weight."""
+    words = ["bank", "river", "rain", "mud", "city", "letter", "cash", "night"]
+    texts = [" ".join(two) for two in itertools.permutations(words, 2)]
+    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
+    weights = torch.stack([model.attend(text).weights()[:, :, 2, 1].flatten() for text in texts])
+    order = np.random.default_rng(3).permutation(len(texts))[:50].tolist()
+    result = attnviz.explore([texts[n] for n in order], model=model)
+    for k, role in enumerate(result.survey.roles):
+        if not role:
+            found = [one.weight for one in result.deciles[k]]
+            known = weights[order, k].double().numpy()
+            expected = [np.quantile(known, q / 100, method="nearest") for q in DECILES]
+            assert found == pytest.approx(expected, abs=1e-5)
+            largest = sorted(known, reverse=True)[:STRONGEST]
+            assert [one.weight for one in result.examples[k]] == pytest.approx(largest, abs=1e-5)
+    assert not all(result.survey.roles)
+    of_many = attnviz.explore(texts, model=model)  # of a sample of 50
+    assert all(len(one) == len(DECILES) for one in of_many.deciles)
 
 
 @pytest.mark.parametrize(("family", "k"), [("llama", 3), ("llama", 9), ("gpt2", 6), ("bert", 1)])

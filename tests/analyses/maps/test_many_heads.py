@@ -1,16 +1,18 @@
 """Overviews of models with more heads than a figure has room for maps."""
 
+from collections import Counter
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
+from matplotlib.colors import to_hex
 from rich.console import Console
 
 import attnviz
-from attnviz.figures.cells import HeadGrid
-from attnviz.heads import OTHER_WORDS, where_heads_look
+from attnviz.figures.style import LIGHT
+from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 
 WORDS = ("He", "walked", "to", "the", "river", "and", "sat", "down")
 LLAMA = 80, 64  # layers and heads of Llama-70B
@@ -44,16 +46,6 @@ def maps(model):
         starts_with_sink=True,
         sides=(side, side),
     )
-
-
-def test_layers_run_across_where_there_are_more_of_them():
-    deep, wide = HeadGrid(range(30), range(9)), HeadGrid(range(6), range(12))
-    assert (deep.rows, deep.columns, deep.place(29, 8)) == (9, 30, (29, 8))
-    assert (wide.rows, wide.columns, wide.place(5, 11)) == (6, 12, (11, 5))
-    values = torch.arange(270).view(30, 9)
-    assert deep.arrange(values).shape == (9, 30)
-    column, row = deep.place(7, 2)
-    assert deep.arrange(values)[row, column] == values[7, 2]
 
 
 def test_a_head_is_summarized_by_what_it_attends_to(maps):
@@ -111,3 +103,20 @@ def test_a_terminal_says_how_to_see_the_maps_of_all_heads(maps, model):
     figure = attnviz.plot.heads(maps)
     assert "name a layer" not in " ".join(text.get_text() for text in figure.texts).lower()
     plt.close(figure)
+
+
+@pytest.mark.parametrize("width", [89, 183])
+def test_tiles_too_small_for_a_word_have_the_color_of_their_family(train, width):
+    figure = attnviz.plot.heatmap(train, layer=0, head=2, overview=True, width=width).figure
+    (ax,) = (one for one in figure.axes if one.get_xlabel() == "head")
+    _, marks = ax.collections
+    corners = [mark.get_extents().min for mark in marks.get_paths()]
+    colors = map(to_hex, marks.get_facecolors())
+    marked = {(int(y), int(x)): color for (x, y), color in zip(corners, colors, strict=True)}
+    families = head_families(attnviz.head_maps(train))
+    roles = {divmod(n, 12): LIGHT.roles[of[0].family] for n, of in enumerate(families) if of}
+    assert marked == roles
+    key = [(one.get_text(), to_hex(one.get_color())) for one in figure.texts]
+    for name, count in Counter(of[0].family for of in families if of).items():
+        assert (f"{name} ({count})", LIGHT.ink) in key
+        assert ("■", LIGHT.roles[name]) in key

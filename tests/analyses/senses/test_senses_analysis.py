@@ -7,9 +7,6 @@ from families import tiny
 
 import attnviz
 from attnviz import InputError, ModelError
-from attnviz.analyses.senses import compute
-from attnviz.capture.capture import hidden_states
-from attnviz.inputs.batch import encode
 
 TWO = {
     "river": ["We sat on the bank.", "The bank was muddy.", "Grass covers the bank of the creek."],
@@ -41,23 +38,6 @@ def test_context_determines_the_sense_and_the_word_alone_does_not(model):
     assert found.provenance.text is None
 
 
-def test_states_are_the_layer_inputs_and_the_output(model):
-    texts = ["the bank was muddy", "a bank in a far away town lent him some money"]
-    batch = encode(model.checkpoint, texts)
-    states = hidden_states(model.module, batch.inputs)
-    assert len(states) == 7
-    for n, result in enumerate(model.attend(texts)):
-        real = ~torch.tensor(batch.axes["text"][n].padding)
-        for layer in range(6):
-            # BERT layers normalize their outputs, so a hidden state is the input of the next
-            # attention.
-            there = result.record(layer).input
-            assert torch.allclose(states[layer][n][real], there[real], atol=1e-5)
-    with torch.no_grad():
-        output = model.module(**batch.inputs).last_hidden_state
-    assert torch.allclose(states[-1], output, atol=1e-5)
-
-
 def test_vectors_do_not_depend_on_what_else_is_in_the_batch(model, two):
     longer = {**TWO, "money": [*TWO["money"], "A bank" + " and so on" * 10]}
     other = attnviz.senses("bank", longer, model=model, raw=True)
@@ -81,7 +61,9 @@ def test_pieces_are_pooled_and_inflections_and_repeats_count(model):
     assert "also counted as “otterbank”: “otterbanks” (1)" in found.notes
     assert any(note.startswith("“one” makes up 60%") for note in found.notes)
     text = senses["two"][0]
-    states = hidden_states(model.module, encode(model.checkpoint, [text]).inputs)
+    with torch.no_grad():
+        ids = model.tokenizer(text, return_tensors="pt")
+        states = model.module(**ids, output_hidden_states=True).hidden_states
     raw = attnviz.senses("otterbank", senses, model=model, raw=True)
     pooled = torch.stack([state[0, 2:4].double().mean(0) for state in states])
     assert torch.allclose(raw.vectors[:, 3], pooled, atol=1e-5)
@@ -229,15 +211,3 @@ def test_the_same_each_time_and_the_model_is_left_unchanged(model, two):
     assert again.scores == two.scores
     assert torch.equal(again.plane, two.plane)
     assert repr(two).startswith("SensesResult('bank', 6 occurrences of river, money, best ")
-
-
-def test_vectors_that_are_not_those_of_the_model_as_loaded_are_not_verified(monkeypatch, model):
-    honest = compute.hidden_states
-
-    def off(module, inputs, *, as_loaded=False):
-        states = honest(module, inputs, as_loaded=as_loaded)
-        return states if as_loaded else (*states[:3], 1.001 * states[3], *states[4:])
-
-    monkeypatch.setattr(compute, "hidden_states", off)
-    report = attnviz.senses("bank", TWO, model=model).agreement
-    assert "NOT VERIFIED: the hidden states are off by 0.1\xa0%" in report.summary()

@@ -5,6 +5,7 @@ import torch
 
 import attnviz
 from attnviz import InputError
+from attnviz.analyses.senses import compute
 from attnviz.analyses.senses.compute import (
     Design,
     align,
@@ -273,3 +274,15 @@ MONEY = ["The bank lent money.", "She owns a bank."]
 def test_sentences_that_cannot_be_used(senses, said):
     with pytest.raises(InputError, match=said):
         attnviz.senses("bank", senses)
+
+
+def test_vectors_that_are_not_those_of_the_model_as_loaded_are_not_verified(monkeypatch, model):
+    honest = compute.hidden_states
+
+    def off(module, inputs, *, as_loaded=False):
+        states = honest(module, inputs, as_loaded=as_loaded)
+        return states if as_loaded else (*states[:3], 1.001 * states[3], *states[4:])
+
+    monkeypatch.setattr(compute, "hidden_states", off)
+    report = attnviz.senses("bank", {"river": RIVER, "money": MONEY}, model=model).agreement
+    assert "NOT VERIFIED: the hidden states are off by 0.1\xa0%" in report.summary()

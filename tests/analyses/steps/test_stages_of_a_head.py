@@ -1,13 +1,14 @@
 """One head, stage by stage: each stage follows from the previous ones and matches the model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from families import OWN_CODE, TWO_SIDED, tiny
+from torch.nn.functional import scaled_dot_product_attention as attention
 from torch.testing import assert_close
 
 import attnviz
-from attnviz.analyses.steps.result import Stage, StepsResult
-from attnviz.formula.attention import attention, repeat_heads
 
 TEXT = "the train left the station on time"
 CLOSE = {"atol": 2e-6, "rtol": 2e-6}
@@ -83,41 +84,42 @@ def test_every_kind_of_attention_has_steps(family, tokenizer):
             if record.sinks is None:
                 assert_close(full.softmax(-1), steps["weights"].values, **CLOSE)
             # A uses V as rounded by the model: a mean of its rows has at most the same error.
-            V, own = steps["V"].values, repeat_heads(record.value, record.heads)[-1].double()
+            V, own = steps["V"].values, record.value[-1].double()
             near = {**CLOSE, "atol": CLOSE["atol"] + float((V - own).abs().max())}
             assert_close(steps["weights"].values @ V, steps["A"].values, **near)
 
 
-def test_score_terms_are_a_separate_stage(tokenizer):
-    def formula(family):
-        result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
-        return attnviz.steps(result, layer=1, head=0)["full scores"].formula
-
-    assert formula("gpt2") == "scaled + mask"
-    assert formula("bloom") == "scaled + bias + mask"
-    assert formula("gemma2").startswith("cap(scaled, ")
-
-
-def test_the_share_of_a_key_is_what_it_adds_along_the_sum():
+def test_the_share_of_a_key_is_what_it_adds_along_the_sum(steps):
     """By hand: 3 along the sum, 1 against it, and one orthogonal to it."""
     weights = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
     values = torch.tensor([[6.0, 2.0], [-4.0, 0.0], [0.0, -4.0]], dtype=torch.float64)
-    stages = (Stage("weights", "", weights, over_keys=True), Stage("V", "", values, rows="key"))
-    steps = StepsResult(stages, ("q",), ("a", "b", "c"), 0, "q", "encoder", 0, 0, 1, (), None, None)
+    stages = (replace(steps["weights"], values=weights), replace(steps["V"], values=values))
+    report = replace(steps.agreement, digest=None)
+    steps = replace(
+        steps, stages=stages, queries=("q",), keys=tuple("abc"), row=0, agreement=report
+    )
     assert_close(steps.contributions, torch.tensor([[3.0, 1], [-1, 0], [0, -1]]).double())
     assert_close(steps.shares, torch.tensor([1.5, -0.5, 0.0], dtype=torch.float64))
 
 
-def test_latent_normed_and_gated_attention_have_their_formulas(tokenizer):
-    def formulas(family):
-        result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
-        return {s.name: s.formula for s in attnviz.steps(result, layer=1, head=1).stages}
+FORMULAS = {
+    "gpt2": {"full scores": "scaled + mask"},
+    "bloom": {"full scores": "scaled + bias + mask"},
+    "gemma2": {"full scores": "cap(scaled, 50) + mask"},
+    "deepseek-v3": {
+        "K": "rotate([norm(X W^DK) W^K, X W^RK])", "Q": "rotate(norm(X W^DQ) W^Q)",
+    },
+    "bitnet": {"output": "norm(heads) W^O"},
+    "afmoe": {"output": "gate(heads) W^O"},
+}  # fmt: skip
 
-    latent = formulas("deepseek-v3")
-    assert latent["K"] == "rotate([norm(X W^DK) W^K, X W^RK])"
-    assert latent["Q"] == "rotate(norm(X W^DQ) W^Q)"
-    assert formulas("bitnet")["output"] == "norm(heads) W^O"
-    assert formulas("afmoe")["output"] == "gate(heads) W^O"
+
+@pytest.mark.parametrize("family", FORMULAS)
+def test_score_terms_norms_and_gates_stand_in_the_formulas(family, tokenizer):
+    result = attnviz.load(tiny(family), tokenizer=tokenizer).attend(TEXT)
+    steps = attnviz.steps(result, layer=1, head=1)
+    for name, formula in FORMULAS[family].items():
+        assert steps[name].formula == formula
 
 
 def test_cross_attention_takes_keys_and_values_from_the_other_sequence(tokenizer):
@@ -155,16 +157,12 @@ def test_the_followed_word(model, train):
     assert steps(split, layer=0, head=0, word="##va").row == 4
 
 
-def test_a_sink_is_a_stage_and_nothing_requires_grad(tokenizer):
+def test_a_sink_is_a_stage_whose_weight_is_named_and_nothing_requires_grad(tokenizer):
     result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
     assert not result.weights(layer=0, head=0).requires_grad
     steps = attnviz.steps(result, layer=0, head=0)
     assert steps["weights"].formula == "softmax(full, sink)"
     assert not any(stage.values.requires_grad for stage in steps.stages)
-
-
-def test_the_weight_of_a_sink_is_reported(tokenizer):
-    result = attnviz.load(tiny("gpt-oss"), tokenizer=tokenizer).attend(TEXT)
     steps = attnviz.steps(result, layer=0, head=0, word="train")
     lost = 1 - steps["weights"].values[steps.row].sum().item()
     assert lost > 0.005
