@@ -49,6 +49,7 @@ class With:
 class Call:
     """A public function, the arguments of a call that works, and values of its keywords.
 
+    values : beside those of `COMMON`, and the other value of each flag.
     contexts : other calls with structurally different arguments. In each of them every keyword
     changes what is returned, or is refused.
     """
@@ -58,6 +59,13 @@ class Call:
     values: dict[str, Any]
     contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.function).parameters
+        flags = {name: not one.default for name, one in parameters.items() if is_flag(one)}
+        known = {**COMMON, **flags, **self.values}
+        named = {name: known[name] for name in self.keywords() if name in known}
+        object.__setattr__(self, "values", {**named, **self.values})
+
     def keywords(self) -> list[str]:
         """Return the names of all parameters with which a call may differ."""
         return [
@@ -65,6 +73,10 @@ class Call:
             for name, parameter in inspect.signature(self.function).parameters.items()
             if name != "self" and parameter.kind is not parameter.VAR_KEYWORD
         ]
+
+
+def is_flag(parameter: inspect.Parameter) -> bool:
+    return isinstance(parameter.default, bool)
 
 
 def names_in(stub: str) -> list[str]:
@@ -182,7 +194,12 @@ AXES = Later(new_axes)
 FOLDER = Later(lambda: Path(mkdtemp()) / "survey")
 FILE = Later(lambda: Path(mkdtemp()) / "new.npz")
 FIGURES = {"width": 150, "caption": "full"}
-PAGES = {**FIGURES, "figure": Later(lambda: Figure(figsize=(4, 3)))}
+# By the name of the parameter, in every function where no other value stands
+COMMON = {
+    **FIGURES, "figure": Later(lambda: Figure(figsize=(4, 3))), "result": of.other, "text": OTHER,
+    "model": of.gpt, "layer": 1, "head": 1, "word": "left", "methods": "rollout",
+    "rows": slice(0, 2), "columns": slice(0, 2), "special": "remove", "title": "a title",
+}  # fmt: skip
 INPUTS = {
     "image": With(of.image, text=None, model=of.vit),
     "audio": With(chirp(0.3), text=None, model=of.ear),
@@ -233,7 +250,6 @@ CALLS: dict[str, Call] = {
         {"text": TEXT, "model": MODEL},
         {
             **INPUTS,
-            "text": OTHER,
             "inputs": With(
                 Later(lambda: dict(it.tokenizer(OTHER, return_tensors="pt"))), text=None
             ),
@@ -252,7 +268,7 @@ CALLS: dict[str, Call] = {
             "generated": {"text": TEXT, "generate": 1, "model": of.gpt},
         },
     ),
-    "verify": Call(attnviz.verify, {"text": TEXT, "model": MODEL}, {**INPUTS, "text": OTHER}),
+    "verify": Call(attnviz.verify, {"text": TEXT, "model": MODEL}, INPUTS),
     "from_weights": Call(
         attnviz.from_weights,
         {"weights": np.eye(2), "tokens": ["a", "b"]},
@@ -268,8 +284,6 @@ CALLS: dict[str, Call] = {
         {"weights": Later(lambda: it.result.weights()), "text": TEXT, "model": MODEL},
         {
             "weights": Later(lambda: it.result.weights().flip(1)),
-            "text": OTHER,
-            "model": of.gpt,
             "stack": "decoder",
         },
         {"result": {"weights": Later(lambda: it.result.weights()), "text": RESULT}},
@@ -278,20 +292,14 @@ CALLS: dict[str, Call] = {
         attnviz.attention_map,
         {"result": RESULT, "layer": 0, "head": 1},
         {
-            "result": of.other,
-            "layer": 1,
             "head": 0,
-            "words": False,
-            "special": "remove",
-            "rows": slice(0, 2),
-            "columns": slice(0, 2),
             "notes": ["a note"],
         },
     ),
     "head_maps": Call(
         attnviz.head_maps,
         {"result": RESULT},
-        {"result": of.other, "layer": 1, "words": False, "special": "hide"},
+        {"special": "hide"},
     ),
     "find_heads": Call(
         attnviz.find_heads,
@@ -299,16 +307,12 @@ CALLS: dict[str, Call] = {
         {"result": RESULT, "query": "saw", "key": "saw"},
     ),
     "rank_heads": Call(
-        attnviz.rank_heads, {"result": RESULT}, {"result": of.other}
+        attnviz.rank_heads, {"result": RESULT}, {}
     ),
     "steps": Call(
         attnviz.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
         {
-            "result": of.other,
-            "layer": 1,
-            "head": 1,
-            "word": "left",
             "model": With(of.gpt, result=TEXT),
         },
     ),
@@ -316,23 +320,15 @@ CALLS: dict[str, Call] = {
         attnviz.senses,
         {"word": "bank", "sentences": SENSES, "model": MODEL},
         {
-            "word": "left",
             "sentences": {"river": SENSES["money"], "money": SENSES["river"]},
-            "model": of.gpt,
-            "raw": True,
         },
     ),
     "shift": Call(
         attnviz.shift,
         {"word": "bank", "text": TEXT, "model": MODEL},
         {
-            "word": "left",
-            "text": OTHER,
             "toward": {"a": "a dog", "b": "the river"},
             "reference": "mask",
-            "verify_causally": True,
-            "methods": "rollout",
-            "model": of.gpt,
         },
     ),
     "explain": Call(
@@ -346,8 +342,6 @@ CALLS: dict[str, Call] = {
             "similar_to": "a dog",
             "number": With("logit", target="left"),
             "reference": "a dog",
-            "methods": "rollout",
-            "heads": True,
             "generate": 2,
             "decoder": With("a dog", model=of.bart),
             "model": With(MODEL, text="the [MASK] bank"),
@@ -357,7 +351,7 @@ CALLS: dict[str, Call] = {
     "explain_generation": Call(
         attnviz.explain_generation,
         {"text": "the bank", "generate": 1, "model": of.gpt},
-        {"text": "a dog", "generate": 2, "measure": True, "model": MODEL},
+        {"text": "a dog", "generate": 2, "model": MODEL},
     ),
     "ablate": Call(
         attnviz.ablate,
@@ -366,13 +360,11 @@ CALLS: dict[str, Call] = {
             "texts": OTHER,
             "target": With("left", word=None),
             "against": With("left", word=None),
-            "word": "left",
             "heads": [(1, 1)],
             "how": "zero",
             "knock_out": "the",
             "patch": "the unloved dog left",
             "effect": "direct",
-            "keep_sink": False,
             "model": MODEL,
         },
         {"encoder": {"texts": TEXT, "word": "bank", "heads": [(0, 1)], "model": MODEL}},
@@ -382,12 +374,8 @@ CALLS: dict[str, Call] = {
         {"texts": CORPUS, "model": MODEL},
         {
             **CORPORA,
-            "sample": True,
             "probe": "previous",
-            "model": of.gpt,
             "out": FOLDER,
-            "resume": True,
-            "force": True,
             "engine": "ray?",
             "address": "auto",
             "stack": "linear",
@@ -397,7 +385,7 @@ CALLS: dict[str, Call] = {
     "explore": Call(
         attnviz.explore,
         {"texts": CORPUS, "model": MODEL},
-        {**CORPORA, "sample": True, "model": of.gpt},
+        CORPORA,
     ),
     "compare": Call(
         attnviz.compare,
@@ -419,12 +407,9 @@ CALLS: dict[str, Call] = {
         attnviz.view,
         {"result": RESULT},
         {
-            "result": of.other,
             "compare": Later(lambda: it.sharper.attend(TEXT)),
             "layer": 0,
-            "head": 1,
             "show": "token",
-            "words": False,
             "explain": With(
                 of.explained,
                 result=Later(lambda: it.gpt.attend("the bank", generate=2)),
@@ -448,21 +433,12 @@ CALLS: dict[str, Call] = {
     ),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
     "doctor": Call(attnviz.doctor, {}, {}),
-    "demo": Call(attnviz.demo, {"model": MODEL}, {"model": of.gpt}),
+    "demo": Call(attnviz.demo, {"model": MODEL}, {}),
     "plot.heatmap": Call(
         plot.heatmap,
         {"result": RESULT},
         {
-            **FIGURES,
-            "result": of.other,
-            "layer": 1,
-            "head": 1,
             "patch": (0, 0),
-            "matrix": True,
-            "words": False,
-            "special": "remove",
-            "rows": slice(0, 2),
-            "columns": slice(0, 2),
             "overview": With(of.maps, layer=1, head=1),
             "heads": [(0, 1), (1, 1)],
             "ax": AXES,
@@ -471,10 +447,8 @@ CALLS: dict[str, Call] = {
             "norm": Later(lambda: Normalize(0, 0.3)),
             "cmap": "magma",
             "annot": False,
-            "cbar": False,
             "cbar_ax": AXES,
             "figsize": (4, 3),
-            "title": "a title",
         },
         {
             "map": {"result": of.map},
@@ -487,10 +461,6 @@ CALLS: dict[str, Call] = {
         plot.heads,
         {"result": RESULT},
         {
-            **PAGES,
-            "result": of.other,
-            "layer": 1,
-            "words": False,
             "special": "hide",
         },
         {"maps": {"result": of.maps}},
@@ -498,36 +468,36 @@ CALLS: dict[str, Call] = {
     "plot.steps": Call(
         plot.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {**PAGES, "result": of.other, "layer": 1, "head": 1, "word": "left"},
+        {},
         {"stages": {"result": of.stages}},
     ),
     "plot.attention_vector": Call(
         plot.attention_vector,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {**PAGES, "result": of.other, "layer": 1, "head": 1, "word": "left"},
+        {},
         {"stages": {"result": of.stages}},
     ),
-    "plot.example": Call(plot.example, {"worked": "cat"}, {**PAGES, "worked": "likes"}),
+    "plot.example": Call(plot.example, {"worked": "cat"}, {"worked": "likes"}),
     "plot.senses": Call(
         plot.senses,
         {"result": of.senses},
-        {**PAGES, "result": RESULT, "details": True},
+        {"result": RESULT},
     ),
     "plot.shift": Call(
         plot.shift,
         {"result": of.shift},
-        {**PAGES, "result": RESULT, "details": True},
+        {"result": RESULT},
     ),
     "plot.survey": Call(
         plot.survey,
         {"result": of.surveyed},
-        {**PAGES, "result": RESULT, "details": True},
+        {"result": RESULT},
     ),
     **{
         f"plot.{name}": Call(
             getattr(plot, name),
             {"result": getattr(of, made)},
-            {**PAGES, "result": RESULT},
+            {"result": RESULT},
         )
         for name, made in {
             "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
@@ -536,7 +506,7 @@ CALLS: dict[str, Call] = {
     "plot.text": Call(
         plot.text,
         {"result": of.map},
-        {**PAGES, "result": of.shift, "query": "bank", "measured": True},
+        {"result": of.shift, "query": "bank", "measured": True},
         {
             "shift": {"result": of.shift},
             "explain": {"result": of.explain, "measured": False},
@@ -549,7 +519,6 @@ CALLS: dict[str, Call] = {
             "figure": Later(lambda: Figure(figsize=(3, 3))),
             "text": "another",
             "agreement": Later(lambda: it.result.agreement),
-            "title": "a title",
         },
     ),
     "plot.save": Call(

@@ -158,28 +158,3 @@ def test_any_file_is_replayed_or_refused(data):
     if worked is not REFUSED:
         assert worked.name == "own.json"
         worked.summary()
-
-
-@slower(4)
-@given(st.data())
-def test_consistent_matrices_are_replayed(data):
-    T, d, k, v = (data.draw(st.integers(1, 4)) for _ in range(4))
-
-    def matrix(m, n):
-        numbers = st.integers(-99, 99).map(lambda x: x / 10)
-        return data.draw(
-            st.lists(st.lists(numbers, min_size=n, max_size=n), min_size=m, max_size=m)
-        )
-
-    book = {
-        "X": matrix(T, d), "W_q": matrix(d, k), "W_k": matrix(d, k), "W_v": matrix(d, v),
-        "printed": {"Q": matrix(T, k), "weights": matrix(T, T)},
-        **data.draw(st.sampled_from([{}, {"mask": "causal"}])),
-    }  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "own.json"
-        path.write_text(json.dumps(book))
-        worked = replay_example(file=path)
-    assert worked.count()["printed"] == T * k + T * T
-    weights = next(stage for stage in worked.stages if stage.name == "weights")
-    assert (weights.from_inputs.sum(-1) - 1).abs().max() < 1e-12

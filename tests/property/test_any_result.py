@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 from golden.saved_results import MAKERS, SAVED
@@ -269,22 +268,3 @@ def test_other_programs_read_the_same_map(drawn):
             # numpy strips trailing NULs from text.
             assert arrays["rows"].tolist() == [row.rstrip("\0") for row in rows]
             assert json.loads(str(arrays["about"]))["provenance"]["model"] == drawn.provenance.model
-
-
-@slower(20)
-@example(one_map("\udcff.png"))
-@given(altered("map"))
-def test_other_programs_read_the_same_table(drawn):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "map.parquet"
-        save_result(drawn, path)
-        table = pq.read_table(path).to_pydict()
-    numbers = [None if value != value else value for value in drawn.weights.flatten().tolist()]
-    assert table["weight"] == numbers
-    # Arrow cannot store lone surrogates.
-    rows, columns = (
-        [label.encode("utf-8", "replace").decode() for label in side]
-        for side in (drawn.rows, drawn.columns)
-    )
-    assert table["query"] == [row for row in rows for _ in columns]
-    assert table["key"] == columns * len(rows)

@@ -177,18 +177,6 @@ def test_a_mask_rule_equals_its_mask(record, before, after, offset):
     assert torch.equal(rule.empty(m, n, torch.device("cpu")), ~has_key)
 
 
-halves = st.integers(-65504, 65504) | st.floats(-1, 1)
-
-
-@given(st.lists(halves, min_size=4, max_size=12), st.data())
-def test_half_precision_does_not_overflow(numbers, data):
-    Q = torch.tensor(numbers[: len(numbers) // 4 * 4], dtype=torch.float16).reshape(1, -1, 4)
-    T, record = Q.shape[1], plain(Q, 0.5)
-    weights = record.weights()
-    assert weights.dtype == torch.float32
-    close(weights.sum(-1), torch.ones(1, T), atol=1e-5)
-
-
 @given(st.integers(0, 2**31), lengths, lengths, lengths, lengths)
 def test_recurrent_scores_match_the_direct_computation(seed, m, n, d_s, d_h):
     S, H, W, U, v, M = (

@@ -65,6 +65,9 @@ def test_the_changed_head_is_named_with_its_step(found):
     others = [n for n, head in enumerate(heads) if head != HEAD]
     assert found.change[:, others].nan_to_num(0).abs().max() == 0
     assert found.change[0].nan_to_num(0).abs().max() == 0
+    torch.testing.assert_close(
+        found.change, found.mean.diff(dim=0), atol=1e-6, rtol=0, equal_nan=True
+    )
 
 
 def test_intervals_and_roles_are_those_of_two_models_and_of_a_survey(found, texts_read, folders):
@@ -84,12 +87,6 @@ def test_intervals_and_roles_are_those_of_two_models_and_of_a_survey(found, text
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0, equal_nan=True)
     assert found.roles[2] == survey.roles
     assert found.agreement.verdict == pair.agreement.verdict == "verified"
-
-
-def test_the_change_is_the_difference_of_the_means(found):
-    torch.testing.assert_close(
-        found.change, found.mean.diff(dim=0), atol=1e-6, rtol=0, equal_nan=True
-    )
 
 
 def test_one_model_is_in_memory_at_a_time(texts_read, folders):
