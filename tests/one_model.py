@@ -6,10 +6,8 @@ They attend to the same few texts, too: run such a model on each text once.
 from functools import cache
 
 import pytest
-from one_run import Runs
+from one_run import Runs, share_runs
 
-from attnviz.analyses.survey import corpus
-from attnviz.attribution import reference
 from attnviz.models.checkpoint import load_checkpoint
 from attnviz.models.named import NAMED
 from attnviz.pipeline import attend
@@ -33,5 +31,4 @@ def one_model(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def one_run(monkeypatch):
-    for module in (attend, corpus, reference):
-        monkeypatch.setattr(module, "run", _runs)
+    share_runs(monkeypatch, _runs)

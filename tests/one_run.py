@@ -5,6 +5,8 @@ What takes long to find in a vocabulary is found once, too.
 
 from weakref import WeakKeyDictionary
 
+from attnviz.analyses.survey import corpus
+from attnviz.attribution import interventions, reference
 from attnviz.pipeline import attend
 
 
@@ -48,3 +50,11 @@ def once_by_tokenizer(find, anew=lambda: False):
         return found[tokenizer]
 
     return find_once
+
+
+def share_runs(patch, runs, modules=(attend, corpus, reference)):
+    """Run models once in these modules, and find the whole words of a vocabulary once."""
+    for module in modules:
+        patch.setattr(module, "run", runs)
+    find_once = once_by_tokenizer(interventions.whole_words, lambda: runs.anew)
+    patch.setattr(interventions, "whole_words", find_once)

@@ -6,12 +6,9 @@ The corpus has repeated tokens, commas, and texts of different lengths.
 import inspect
 
 import pytest
-from one_run import Runs, once_by_tokenizer
+from one_run import Runs, share_runs
 
 import attnviz
-from attnviz.analyses.survey import corpus
-from attnviz.attribution import interventions, reference
-from attnviz.pipeline import attend
 from tests.analyses.survey.english import sentences
 
 TEXTS = [
@@ -40,18 +37,15 @@ def found(texts, model):
 
 @pytest.fixture(scope="package", autouse=True)
 def _runs(model):
-    runs, load = Runs(), attend.load
-    find_once = once_by_tokenizer(interventions.whole_words, lambda: runs.anew)
+    runs, load = Runs(), attnviz.load
 
     def load_once(name=None, **how):
         plain = name is None and all(value in (None, "auto", "parse") for value in how.values())
         return load(name, **how) if runs.anew or not plain else model
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attend, corpus, reference):
-            patch.setattr(module, "run", runs)
-        patch.setattr(attend, "load", load_once)
-        patch.setattr(interventions, "whole_words", find_once)
+        share_runs(patch, runs)
+        patch.setattr("attnviz.pipeline.attend.load", load_once)
         yield runs
 
 

@@ -6,12 +6,10 @@ The common words of a vocabulary are found once, too. `demo` has fewer texts.
 from functools import cache
 
 import pytest
-from one_run import Runs, once_by_tokenizer
+from one_run import Runs, corpus, reference, share_runs
 
 from attnviz.analyses.doctor import compute
 from attnviz.analyses.senses import sentences
-from attnviz.analyses.survey import corpus
-from attnviz.attribution import interventions, reference
 from attnviz.interactive import page
 
 
@@ -19,11 +17,7 @@ from attnviz.interactive import page
 def _each_run_once():
     """Run a model once on the same texts, and load torch once for `doctor`."""
     with pytest.MonkeyPatch.context() as patch:
-        runs = Runs()
-        for module in (corpus, reference):
-            patch.setattr(module, "run", runs)
-        words_once = once_by_tokenizer(interventions.whole_words)
-        patch.setattr(interventions, "whole_words", words_once)
+        share_runs(patch, Runs(), (corpus, reference))
         few = {sense: texts[:2] for sense, texts in sentences.bundled()["bank"].items()}
         patch.setattr(sentences, "bundled", lambda: {"bank": few})
         patch.setattr(page, "_DEMO", page._DEMO[:2])

@@ -5,15 +5,19 @@ hook, and the model is as it was before.
 """
 
 import copy
+import itertools
 
 import pytest
 import torch
 from families import FAMILIES, FURTHER, OWN_CODE, TARGETS, TEXTS, TWO_SIDED, tiny
+from vocabularies import MAKERS, vocabulary
 
 import attnviz
 
 EVERY = [*FAMILIES, *TWO_SIDED, *OWN_CODE, *FURTHER]
 ROTATING = EVERY[::8]  # 15 of the families; all with -m long
+KINDS = ["bundled", *(kind for kind in MAKERS if kind not in ("canine", "esm"))]  # small ids
+SCRIPTS = "the naïve Brücke, 火车 <s> [MASK] </s>"
 
 
 def documented(module, tokenizer, text, target):
@@ -47,17 +51,17 @@ def state_of(module):
     }
 
 
-def _check(family, tokenizer):
+def _check(family, tokenizer, text=TEXTS[0]):
     module = tiny(family)
     target = TARGETS[0] if family in TWO_SIDED else None
-    tokenizer, arguments = documented(module, tokenizer, TEXTS[0], target)
+    tokenizer, arguments = documented(module, tokenizer, text, target)
     expected, state, calls = output_of(module, arguments), state_of(module), []
     keep = module.register_forward_pre_hook(
         lambda _, args, kwargs: calls.append(kwargs), with_kwargs=True
     )
     try:
         result = attnviz.attend(
-            TEXTS[0], target=target, model=attnviz.load(module, tokenizer=tokenizer)
+            text, target=target, model=attnviz.load(module, tokenizer=tokenizer)
         )
     finally:
         keep.remove()
@@ -79,6 +83,13 @@ def _check(family, tokenizer):
 @pytest.mark.parametrize("family", ROTATING)
 def test_the_model_reads_what_the_documented_call_gives(family, tokenizer):
     _check(family, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [*zip([*FAMILIES, *TWO_SIDED], itertools.cycle(KINDS), strict=False)]
+)
+def test_the_model_reads_what_every_kind_of_tokenizer_gives(family, kind, tokenizer):
+    _check(family, tokenizer if kind == "bundled" else vocabulary(kind), SCRIPTS)
 
 
 def test_another_id_is_noticed(tokenizer, monkeypatch):

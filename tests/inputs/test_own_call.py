@@ -1,7 +1,6 @@
 """What reaches the model is what the own call of its tokenizer gives, and labels say so."""
 
 import copy
-import itertools
 import json
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from families import FAMILIES, TWO_SIDED, tiny
+from families import tiny
 from tokenizers import normalizers
 from vocabularies import ENGLISH, MAKERS, SCRIPTS, vocabulary
 
@@ -23,24 +22,6 @@ from attnviz.inputs.text import tokenize, tokenize_together
 
 KINDS = [kind for kind in MAKERS if kind not in ("canine", "esm")]  # ids below 30,000; any letter
 TEXTS = {"special tokens": "a <s> b </s> c <mask> d <unk> <|endoftext|> [SEP]", **SCRIPTS}
-# What families of FURTHER read is compared in differential/test_families.py.
-SOME = [*FAMILIES, *TWO_SIDED]
-TURNS = list(zip(SOME, itertools.cycle(KINDS), itertools.cycle(TEXTS.values()), strict=False))
-
-
-@pytest.mark.parametrize(("family", "kind", "text"), TURNS, ids=[f"{a}-{b}" for a, b, _ in TURNS])
-def test_ids_are_those_of_the_tokenizers_own_call(family, kind, text):
-    tokenizer = vocabulary(kind)
-    checkpoint = attnviz.load(tiny(family), tokenizer=tokenizer).checkpoint
-    target = ["le train"] if family in TWO_SIDED else None
-    batch = encode(checkpoint, Inputs([text], targets=target), truncate=True)
-    assert batch.details[0].check.equal
-    own = tokenizer(text, return_tensors="pt")["input_ids"]
-    length = batch.inputs["input_ids"].shape[1]
-    assert torch.equal(batch.inputs["input_ids"][:, : length - 1], own[:, : length - 1])
-    if target:
-        labels = tokenizer(text_target=target[0]).input_ids
-        assert batch.inputs["decoder_input_ids"][0, 1:].tolist() == labels[:-1]
 
 
 @pytest.fixture(scope="module")

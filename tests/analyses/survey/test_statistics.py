@@ -1,5 +1,6 @@
 """Each statistic compared with its definition, computed weight by weight, and in shuffled texts."""
 
+import copy
 import itertools
 import math
 from dataclasses import replace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
+from scipy.spatial.distance import jensenshannon
 
 import attnviz
 from attnviz.analyses.survey.corpus import TextCorpus, batches
@@ -23,7 +25,6 @@ from attnviz.heads import (
     statistics_for,
 )
 from attnviz.results import Axis
-from tests.analyses.survey.plain import plain_weights
 
 
 def by_definition(w, ids, special, stops):
@@ -57,6 +58,19 @@ def by_definition(w, ids, special, stops):
         "entropy": mean(lambda i: -sum(x * math.log(x) for x in w[i] if x > 0)),
         "most read": max(received),
     }
+
+
+def plain_weights(module):
+    """Return a function from token ids to the weights of all heads, (K, n, n)."""
+    own = copy.deepcopy(module)  # requesting attentions leaves hooks on the model, so use a copy
+    own.set_attn_implementation("eager")
+
+    def weights(ids):
+        with torch.no_grad():
+            maps = own(input_ids=torch.tensor([ids]), output_attentions=True).attentions
+        return torch.cat(maps, dim=1)[0]
+
+    return weights
 
 
 @pytest.mark.parametrize("weights_of_a_block", [2**18, 40])
@@ -406,3 +420,50 @@ def test_every_role_has_a_color_in_the_grid_and_a_mark_of_its_own(texts, model):
     roles = (*awake, *[""] * (72 - len(awake)))
     cells = attnviz.plot.survey(replace(survey, roles=roles)).axes[0].patches
     assert len({tuple(cell.get_facecolor()) for cell in cells}) == len(awake) + 1
+
+
+# --- distances between heads
+
+
+@pytest.fixture(scope="module")
+def some(texts):
+    """Return three texts of different lengths, which form one batch."""
+    return texts[2:5]
+
+
+def words_of(model, text):
+    """Return the token ids of a text, and the rows that are not special tokens."""
+    read = model.tokenizer(text, return_special_tokens_mask=True)
+    return read["input_ids"], np.array(read["special_tokens_mask"]) == 0
+
+
+def divergence(P, Q):
+    return jensenshannon(P.double().numpy(), Q.double().numpy(), base=2, axis=-1) ** 2
+
+
+def test_head_distances_match_scipy(some, model):
+    weights_of = plain_weights(model.module)
+    of_rows = []
+    for text in some:
+        ids, words = words_of(model, text)
+        weights = weights_of(ids)[:, words]
+        of_rows.append(divergence(weights[:, None], weights[None]))
+    expected = np.sqrt(np.concatenate(of_rows, axis=-1).mean(-1))
+    found = attnviz.survey(some, model=model).distances
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+
+
+def test_model_distances_match_scipy(some, model):
+    module = copy.deepcopy(model.module)
+    with torch.no_grad():
+        module.encoder.layer[1].attention.self.query.weight[:64] *= 1.5
+    other = attnviz.load(module, tokenizer=model.tokenizer)
+    one_of, other_of = plain_weights(model.module), plain_weights(module)
+    of_texts = []
+    for text in some:
+        ids, words = words_of(model, text)
+        of_rows = divergence(one_of(ids)[:, words], other_of(ids)[:, words])
+        of_texts.append(np.sqrt(of_rows.mean(-1)))
+    found = attnviz.compare(some, models=(model, other)).apart
+    assert found.max() > 0.1
+    np.testing.assert_allclose(found.numpy(), np.mean(of_texts, axis=0), atol=1e-4)
