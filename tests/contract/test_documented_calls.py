@@ -17,7 +17,7 @@ import attnviz
 EVERY = [*FAMILIES, *TWO_SIDED, *OWN_CODE, *FURTHER]
 ROTATING = EVERY[::8]  # 15 of the families; all with -m long
 KINDS = ["bundled", *(kind for kind in MAKERS if kind not in ("canine", "esm"))]  # small ids
-SCRIPTS = "the naïve Brücke, 火车 <s> [MASK] </s>"
+SCRIPTS = "a <s> b </s> naïve, 火车 [SEP] x"
 
 
 def documented(module, tokenizer, text, target):
@@ -53,6 +53,8 @@ def state_of(module):
 
 def _check(family, tokenizer, text=TEXTS[0]):
     module = tiny(family)
+    if not tokenizer.is_fast:  # of bytes, which has no other ids
+        module.resize_token_embeddings(len(tokenizer))
     target = TARGETS[0] if family in TWO_SIDED else None
     tokenizer, arguments = documented(module, tokenizer, text, target)
     expected, state, calls = output_of(module, arguments), state_of(module), []
