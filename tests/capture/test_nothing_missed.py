@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from transformers import PretrainedConfig, PreTrainedModel
@@ -45,6 +46,20 @@ class TwoAtOnce(Layer):
     def attend(self, q, k, v):
         one, other = (q @ k.mT / D**0.5).softmax(-1), (k @ q.mT / D**0.5).softmax(-1)
         return torch.cat([one, other], -1) @ torch.cat([v, v], -2)
+
+
+class Fused(Layer):
+    def attend(self, q, k, v):
+        return scaled_dot_product_attention(q, k, v)
+
+
+class OfTorch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(H * D, H, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
 
 
 class DividedLate(Layer):
@@ -164,7 +179,8 @@ def attend(kind, x):
 
 
 @pytest.mark.parametrize(
-    ("kind", "attentions"), [(Layer, 3), (ByHand, 3), (TwoAtOnce, 4), (Unused, 3)]
+    ("kind", "attentions"),
+    [(Layer, 3), (ByHand, 3), (TwoAtOnce, 4), (Unused, 3), (Fused, 3), (OfTorch, 3)],
 )
 def test_unusual_attention_code_is_recorded(kind, attentions, x):
     for n, found in enumerate(attend(kind, x)):

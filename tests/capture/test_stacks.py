@@ -1,9 +1,7 @@
 """Which input the positions of an attention are, where several have the same length."""
 
 import pytest
-import torch
 
-from attnviz.capture.attention_interface import UnfusedAttention
 from attnviz.capture.positions import StackCounter
 from attnviz.results import Axis
 
@@ -65,17 +63,3 @@ def test_a_name_that_does_not_tell_a_text_from_an_image_of_its_length():
 
 def test_a_model_of_texts_named_after_images_has_the_labels_of_its_text():
     assert place({"text": TEXT}, "visual_bert.encoder.layer.0.attention.self") == (TEXT, TEXT)
-
-
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_the_attention_of_torch_runs_operator_by_operator(need_weights):
-    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True).eval()
-    x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
-    expected = layer(x, x, x, need_weights=need_weights)
-    with UnfusedAttention(), torch.profiler.profile() as run:
-        output, weights = layer(x, x, x, need_weights=need_weights)
-    torch.testing.assert_close(output, expected[0])
-    assert (weights is None) is not need_weights
-    names = {event.key for event in run.key_averages()}
-    assert "aten::softmax" in names
-    assert not any("scaled_dot_product" in name for name in names)

@@ -1,6 +1,5 @@
 """Arguments of the model's forward, given by name: what is given is what the model reads."""
 
-import copy
 import json
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 import transformers
 from media import seeing
+from own_attentions import own_attentions
 from safetensors.torch import save_file
 
 import attnviz
@@ -22,14 +22,10 @@ TEXT = "the train left the old station"
 
 def own_weights(module, arguments, row=0):
     """Return the weights (layers, heads, m, n) of the model's own run."""
-    module = copy.deepcopy(module)  # asked for attentions, it keeps hooks
-    module.set_attn_implementation("eager")
     mask = arguments.get("attention_mask")
     if mask is not None and mask.dtype == torch.bool:  # which eager attention adds
         arguments = {**arguments, "attention_mask": (mask.float() - 1) * 1e9}
-    with torch.no_grad():
-        output = module(**arguments, output_attentions=True)
-    return torch.stack(output.attentions)[:, row]
+    return torch.stack(own_attentions(module, **arguments))[:, row]
 
 
 def changed(encoding, name):

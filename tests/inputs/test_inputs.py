@@ -404,8 +404,6 @@ def test_typed_special_tokens_are_parsed_or_split_with_a_note(small, tokenizer):
     assert loaded.attend(text, special_tokens="parse").notes == parsed.notes
     assert attnviz.verify(text, model=small, special_tokens="split").verdict == "verified"
     assert small.attend("no marker").notes == ()
-    with pytest.raises(InputError, match="special_tokens must be split or parse, not 'read'"):
-        small.attend(text, special_tokens="read")
 
 
 def test_only_the_text_with_a_marker_has_the_note(small):

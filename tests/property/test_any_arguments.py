@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 import typer
 from commands import app, run
-from families import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from strategies import slower, strings
 
-import attnviz
 from attnviz import ModelError
 
 MADE = typer.main.get_command(app)  # built once: building takes longer than running
@@ -139,11 +137,6 @@ whole = st.one_of(
     st.sampled_from(SENTENCES).map(lambda text: [text, "-o", "new.json"]),
     strings.map(lambda text: [text, "--json"]),
 )
-
-
-@pytest.fixture(scope="module")
-def small(tokenizer):
-    return attnviz.load(tiny("bert"), tokenizer=tokenizer)
 
 
 @slower(40)

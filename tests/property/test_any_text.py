@@ -4,7 +4,6 @@ import itertools
 import unicodedata
 
 import pytest
-import torch
 from families import tiny
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ import attnviz
 from attnviz.analyses.senses.sentences import find_word, inflections
 from attnviz.inputs.text import encode_texts
 from attnviz.results import Axis
-from attnviz.results.axis import find_words, locate, merge, token_groups
+from attnviz.results.axis import find_words, locate, token_groups
 from attnviz.results.text import literal
 
 
@@ -86,24 +85,6 @@ def axes(draw):
         padding=tuple(at >= len(words) - padded for at in range(len(words))),
         segments=(0,) * len(words),
     )
-
-
-@slower(4)
-@given(axes(), axes(), st.integers(0, 2**31))
-def test_merged_rows_keep_the_sum_of_their_pieces(rows, columns, seed):
-    left, across = token_groups(rows), token_groups(columns)
-    generator = torch.Generator().manual_seed(seed)
-    weights = torch.rand(2, len(rows), len(columns), generator=generator, dtype=torch.float64)
-    weights[..., torch.tensor(columns.padding)] = 0
-    weights /= weights.sum(-1, keepdim=True)
-    merged = merge(weights, left, across)
-    assert merged.shape == (2, len(left.labels), len(across.labels))
-    torch.testing.assert_close(merged.sum(-1), torch.ones(2, len(left.labels), dtype=torch.float64))
-    received = torch.stack(
-        [weights[:, list(at)].mean(1) for at in left.positions], 1
-    )  # of the pieces of each row
-    for j, at in enumerate(across.positions):
-        torch.testing.assert_close(merged[..., j], received[..., list(at)].sum(-1))
 
 
 @slower(2)

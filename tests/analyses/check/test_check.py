@@ -11,6 +11,7 @@ import pytest
 import torch
 from commands import run
 from families import tiny
+from own_attentions import own_attentions
 from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -23,10 +24,7 @@ TEXT = "the train left the station on time"
 def eager(model, mask=None):
     """Return the weights that transformers returns, one for each layer, (1, H, T, T)."""
     ids = torch.tensor([model.tokenizer(TEXT)["input_ids"]])
-    module = copy.deepcopy(model.module)
-    module.set_attn_implementation("eager")
-    with torch.no_grad():
-        return module(ids, attention_mask=mask, output_attentions=True).attentions
+    return own_attentions(model.module, ids, attention_mask=mask)
 
 
 @pytest.fixture(scope="module", params=["bundled", "gpt2", "llama"])

@@ -179,18 +179,10 @@ def test_a_token_of_a_generation(bare_tokenizer):
     assert third.target == model.tokenizer.decode(ids[0, -1:])
 
 
-@pytest.mark.parametrize(
-    ("generate", "kind", "said"),
-    [
-        (0, "decoder", "must be 1 or more, not 0"),
-        (True, "decoder", "must be a whole number, not True"),
-        (2, "encoder", "does not generate tokens"),
-        (2, "classifier", "does not generate tokens"),
-    ],
-)
-def test_generations_that_cannot_be(models, generate, kind, said):
-    with pytest.raises(InputError, match=said):
-        attnviz.explain(TEXTS[kind], generate=generate, model=models[kind])
+@pytest.mark.parametrize("kind", ["encoder", "classifier"])
+def test_only_decoders_generate(models, kind):
+    with pytest.raises(InputError, match="does not generate tokens"):
+        attnviz.explain(TEXTS[kind], generate=2, model=models[kind])
 
 
 def test_the_word_and_the_head_are_found(results, kind):
@@ -414,10 +406,6 @@ def test_the_last_word_can_be_deleted_where_a_reference_has_another(models):
     ("options", "message"),
     [
         ({"target": "yes", "against": "yes"}, "Both choices are the token or class “yes”"),
-        ({"target": ""}, "The target must be a word"),
-        ({"target": "yes", "against": 3}, "against must be a string, not 3"),
-        ({"target": "yes", "number": "odds"}, "must be log-probability or logit"),
-        ({"methods": "nothing"}, "not an attribution method"),
         ({"reference": "one"}, "The reference has 3 tokens"),
     ],
 )

@@ -239,12 +239,8 @@ def test_without_special_tokens_the_first_token_is_a_sink(explored):
     json.dumps(none.payload(), allow_nan=False)
 
 
-def test_typical_examples_are_in_order_and_come_again_with_the_seed(explored):
+def test_typical_examples_come_again_with_the_seed(explored):
     model, result = explored("llama")
-    for several in result.deciles:
-        weights = [one.weight for one in several]
-        assert weights == sorted(weights, reverse=True)
-        assert len(weights) == 9
     again = attnviz.explore((text for text in TEXTS), model=model)
     assert again.deciles == result.deciles
     assert attnviz.explore(TEXTS, model=model, seed=1).deciles != result.deciles

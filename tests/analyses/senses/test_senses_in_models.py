@@ -85,29 +85,6 @@ def test_equal_vectors_are_ties_and_count_as_chance(k):
     assert nearest(same, labels[None], torch.arange(4 * k)).mean().item() == pytest.approx(1 / k)
 
 
-def test_the_judged_vector_is_left_out():
-    labels = torch.tensor(TWO)
-    left_out, in_sample = [], []
-    for seed in range(60):
-        vectors = noise(16, d=48, seed=seed)
-        left_out.append(nearest(vectors, labels[None], torch.arange(16)).mean())
-        means = torch.stack([vectors[labels == s].mean(0) for s in (0, 1)])
-        around = vectors - vectors.mean(0)
-        cosines = torch.cosine_similarity(around[:, None], means - vectors.mean(0), dim=-1)
-        in_sample.append((cosines.argmax(1) == labels).double().mean())
-    assert torch.stack(left_out).mean().item() == pytest.approx(0.5, abs=0.04)
-    assert torch.stack(in_sample).mean() > 0.85
-
-
-def test_a_sentence_is_left_out_with_all_its_occurrences():
-    vectors = noise(8, d=64).repeat_interleave(2, 0)  # two equal vectors per sentence
-    labels = torch.tensor([0, 0, 1, 1] * 4)
-    apart = nearest(vectors, labels[None], torch.arange(16)).mean()
-    together = nearest(vectors, labels[None], torch.arange(16) // 2).mean()
-    assert apart == 1
-    assert together < 0.8
-
-
 def test_shuffled_senses_reach_chance_and_noise_gives_even_p_values():
     values = []
     for seed in range(150):

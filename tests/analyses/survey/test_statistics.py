@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from families import tiny
+from own_attentions import own_attentions
 from scipy.spatial.distance import jensenshannon
 
 import attnviz
@@ -62,15 +63,7 @@ def by_definition(w, ids, special, stops):
 
 def plain_weights(module):
     """Return a function from token ids to the weights of all heads, (K, n, n)."""
-    own = copy.deepcopy(module)  # requesting attentions leaves hooks on the model, so use a copy
-    own.set_attn_implementation("eager")
-
-    def weights(ids):
-        with torch.no_grad():
-            maps = own(input_ids=torch.tensor([ids]), output_attentions=True).attentions
-        return torch.cat(maps, dim=1)[0]
-
-    return weights
+    return lambda ids: torch.cat(own_attentions(module, torch.tensor([ids])), dim=1)[0]
 
 
 @pytest.mark.parametrize("weights_of_a_block", [2**18, 40])
