@@ -1,4 +1,4 @@
-"""Ablated heads, compared with edited weights and hooks in plain transformers."""
+"""Ablated heads, compared with hooks and edited weights in plain transformers."""
 
 import copy
 import math
@@ -28,7 +28,7 @@ WITH_HEAD = {
     "qwen2-head": ("Qwen2ForCausalLM", _small),
     "classifier": ("BertForSequenceClassification", _small | {"num_labels": 3}),
 }
-# W^O of each layer. GPT-2 stores its weight as (in, out).
+# W^O of each layer
 OUTPUT = {
     "gpt2": lambda m: [block.attn.c_proj for block in m.transformer.h],
     "llama": lambda m: [block.self_attn.o_proj for block in m.model.layers],
@@ -90,34 +90,6 @@ def every_head(model):
     return [(layer, head) for layer in range(layers) for head in range(4)]
 
 
-def columns(projection, head):
-    """Return the columns of W^O of one head of four, as rows (d_v, d) that share its memory."""
-    is_transposed = type(projection).__name__ == "Conv1D"
-    weight = projection.weight if is_transposed else projection.weight.T
-    width = len(weight) // 4
-    return weight[head * width : (head + 1) * width]
-
-
-def without(model, family, heads, factor=0.0):
-    """Return a copy of the model with scaled columns of W^O."""
-    module = copy.deepcopy(model.module)
-    with torch.no_grad():
-        for layer, head in heads:
-            columns(OUTPUT[family](module)[layer], head).mul_(factor)
-    return module
-
-
-def by_weights(model, family, sets, text, token=None):
-    """Return the effects of zeroed columns of W^O, (S, 2)."""
-    whole = read_logits(model, model.module, text)
-    return torch.stack(
-        [
-            effects(whole, read_logits(model, without(model, family, heads), text), token)
-            for heads in sets
-        ]
-    )
-
-
 @contextmanager
 def mixing(module, family, change):
     """Call change(layer, x) for the input (1, T, H d_v) of each W^O, and use what it returns."""
@@ -147,17 +119,40 @@ def mixes(model, family, text):
     return recorded
 
 
-def changed(model, family, text, change):
-    """Return the effects of a change before W^O, (2,)."""
-    whole = read_logits(model, model.module, text)
-    with mixing(model.module, family, change):
-        return effects(whole, read_logits(model, model.module, text))
-
-
 def features(x, head):
     """Return which numbers before W^O belong to a head."""
     width = x.shape[-1] // 4
     return slice(head * width, (head + 1) * width)
+
+
+def logits_with(model, family, text, change):
+    """Return the logits with a change before W^O."""
+    with mixing(model.module, family, change):
+        return read_logits(model, model.module, text)
+
+
+def changed(model, family, text, change, token=None):
+    """Return the effects of a change before W^O, (2,)."""
+    whole = read_logits(model, model.module, text)
+    return effects(whole, logits_with(model, family, text, change), token)
+
+
+def scaling(heads, factor=0.0):
+    """Return a change that scales heads."""
+
+    def change(layer, x):
+        for place, head in heads:
+            if place == layer:
+                x[..., features(x, head)] *= factor
+        return x
+
+    return change
+
+
+def without(model, family, sets, text, token=None):
+    """Return the effects of sets of heads that add nothing, (S, 2)."""
+    changes = map(scaling, sets)
+    return torch.stack([changed(model, family, text, change, token) for change in changes])
 
 
 def measured(result, text=0):
@@ -174,11 +169,11 @@ def zeroed(model, text, **options):
 
 
 @pytest.mark.parametrize("family", OUTPUT)
-def test_a_zeroed_head_equals_zeroed_columns_of_the_output_projection(family, tiny_model):
+def test_a_zeroed_head_adds_nothing_through_the_output_projection(family, tiny_model):
     model, text = tiny_model(family), text_of(family)
     heads = every_head(model)[:: 1 if family in ("gpt2", "llama", "bert") else 5]
     result = zeroed(model, text, heads=heads)
-    expected = by_weights(model, family, [[head] for head in heads], text)
+    expected = without(model, family, [[head] for head in heads], text)
     assert (expected.abs() > 1e-7).all()
     for mine, theirs in zip(measured(result).T, expected.T, strict=True):
         assert differ(mine, theirs) < 1e-10
@@ -200,13 +195,13 @@ def test_a_target_alone_and_against_another(family, tiny_model):
     heads = every_head(model)
     one = zeroed(model, text, target="cash")
     assert one.targets == ("cash",)
-    expected = by_weights(model, family, [[head] for head in heads], text, cash)
+    expected = without(model, family, [[head] for head in heads], text, cash)
     assert differ(measured(one), expected) < 1e-10
     two = zeroed(model, text, target="cash", against="mud")
     assert (two.targets, two.quantity, two.unit) == (("cash over mud",), "difference", "logits")
     assert two.headline.startswith("The lead of “cash” over “mud” ")
     whole = read_logits(model, model.module, text)
-    parts = [read_logits(model, without(model, family, [head]), text) for head in heads]
+    parts = [logits_with(model, family, text, scaling([head])) for head in heads]
     lost = [(whole[cash] - whole[mud]) - (part[cash] - part[mud]) for part in parts]
     assert differ(two.lost[0], torch.stack(lost)) < 1e-10
     assert differ(two.divergence, one.divergence) < 1e-12
@@ -217,7 +212,7 @@ def test_heads_of_a_set_are_ablated_together(family, tiny_model):
     model, text = tiny_model(family), text_of(family)
     sets = [[(2, 1), (0, 3)], [(1, 0)], [(1, 1), (1, 2)], every_head(model)]
     result = zeroed(model, text, heads=[sets[0], sets[1][0], *sets[2:]])
-    assert differ(measured(result), by_weights(model, family, sets, text)) < 1e-10
+    assert differ(measured(result), without(model, family, sets, text)) < 1e-10
     assert result.names[:3] == ("2.1+0.3", "1.0", "1.1+1.2")
     assert result.grid(result.mean) is None
     alone = zeroed(model, text, heads=sets[0])
@@ -373,14 +368,14 @@ def test_the_vector_of_a_word_moves(model):
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "classifier"])
 def test_the_estimate_is_the_slope_of_what_is_lost(family, tiny_model):
-    """Compared with columns of W^O that are scaled by a little less and a little more than 1."""
+    """Compared with heads that are scaled by a little less and a little more than 1."""
     model, text, step = tiny_model(family), text_of(family), 1e-3
     result = zeroed(model, text)
     token = read_logits(model, model.module, text).argmax()
     slopes = []
     for head in every_head(model):
         less, more = (
-            read_logits(model, without(model, family, [head], factor), text).log_softmax(-1)[token]
+            logits_with(model, family, text, scaling([head], factor)).log_softmax(-1)[token]
             for factor in (1 - step, 1 + step)
         )
         slopes.append((more - less) / (2 * step))
