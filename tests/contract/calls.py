@@ -56,7 +56,7 @@ class Call:
 
     function: Callable[..., Any]
     base: dict[str, Any]
-    values: dict[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
     contexts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -186,6 +186,11 @@ class Of:
 of = Of()
 
 
+def method(name):
+    """Return a method of a result, which is made later."""
+    return lambda **keywords: getattr(it.result, name)(**keywords)
+
+
 def new_axes():
     return Figure().add_subplot()
 
@@ -296,32 +301,22 @@ CALLS: dict[str, Call] = {
             "notes": ["a note"],
         },
     ),
-    "head_maps": Call(
-        attnviz.head_maps,
-        {"result": RESULT},
-        {"special": "hide"},
-    ),
+    "head_maps": Call(attnviz.head_maps, {"result": RESULT}, {"special": "hide"}),
     "find_heads": Call(
         attnviz.find_heads,
         {"result": of.other, "query": "dog", "key": "bank"},
         {"result": RESULT, "query": "saw", "key": "saw"},
     ),
-    "rank_heads": Call(
-        attnviz.rank_heads, {"result": RESULT}, {}
-    ),
+    "rank_heads": Call(attnviz.rank_heads, {"result": RESULT}),
     "steps": Call(
         attnviz.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {
-            "model": With(of.gpt, result=TEXT),
-        },
+        {"model": With(of.gpt, result=TEXT)},
     ),
     "senses": Call(
         attnviz.senses,
         {"word": "bank", "sentences": SENSES, "model": MODEL},
-        {
-            "sentences": {"river": SENSES["money"], "money": SENSES["river"]},
-        },
+        {"sentences": {"river": SENSES["money"], "money": SENSES["river"]}},
     ),
     "shift": Call(
         attnviz.shift,
@@ -382,11 +377,7 @@ CALLS: dict[str, Call] = {
         },
         {"images": {"texts": Later(lambda: [it.image, it.image]), "model": of.vit}},
     ),
-    "explore": Call(
-        attnviz.explore,
-        {"texts": CORPUS, "model": MODEL},
-        CORPORA,
-    ),
+    "explore": Call(attnviz.explore, {"texts": CORPUS, "model": MODEL}, CORPORA),
     "compare": Call(
         attnviz.compare,
         {
@@ -400,9 +391,7 @@ CALLS: dict[str, Call] = {
             "seed": With(7, texts=[f"the bank {letter}" for letter in "abcdefghijklmnop"]),
         },
     ),
-    "example": Call(
-        attnviz.example, {"name": "cat"}, {"name": "likes", "file": of.example}
-    ),
+    "example": Call(attnviz.example, {"name": "cat"}, {"name": "likes", "file": of.example}),
     "view": Call(
         attnviz.view,
         {"result": RESULT},
@@ -428,12 +417,10 @@ CALLS: dict[str, Call] = {
             "force": With(True, path=of.saved),
         },
     ),
-    "load_result": Call(
-        attnviz.load_result, {"path": of.saved}, {"path": of.example}
-    ),
+    "load_result": Call(attnviz.load_result, {"path": of.saved}, {"path": of.example}),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
-    "doctor": Call(attnviz.doctor, {}, {}),
-    "demo": Call(attnviz.demo, {"model": MODEL}, {}),
+    "doctor": Call(attnviz.doctor, {}),
+    "demo": Call(attnviz.demo, {"model": MODEL}),
     "plot.heatmap": Call(
         plot.heatmap,
         {"result": RESULT},
@@ -460,47 +447,25 @@ CALLS: dict[str, Call] = {
     "plot.heads": Call(
         plot.heads,
         {"result": RESULT},
-        {
-            "special": "hide",
-        },
+        {"special": "hide"},
         {"maps": {"result": of.maps}},
     ),
     "plot.steps": Call(
         plot.steps,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {},
-        {"stages": {"result": of.stages}},
+        contexts={"stages": {"result": of.stages}},
     ),
     "plot.attention_vector": Call(
         plot.attention_vector,
         {"result": RESULT, "layer": 0, "head": 0, "word": "bank"},
-        {},
-        {"stages": {"result": of.stages}},
+        contexts={"stages": {"result": of.stages}},
     ),
     "plot.example": Call(plot.example, {"worked": "cat"}, {"worked": "likes"}),
-    "plot.senses": Call(
-        plot.senses,
-        {"result": of.senses},
-        {"result": RESULT},
-    ),
-    "plot.shift": Call(
-        plot.shift,
-        {"result": of.shift},
-        {"result": RESULT},
-    ),
-    "plot.survey": Call(
-        plot.survey,
-        {"result": of.surveyed},
-        {"result": RESULT},
-    ),
     **{
-        f"plot.{name}": Call(
-            getattr(plot, name),
-            {"result": getattr(of, made)},
-            {"result": RESULT},
-        )
+        f"plot.{name}": Call(getattr(plot, name), {"result": getattr(of, made)}, {"result": RESULT})
         for name, made in {
             "ablate": "ablation", "check": "check", "compare": "compared", "explain": "explain",
+            "senses": "senses", "shift": "shift", "survey": "surveyed",
         }.items()
     },
     "plot.text": Call(
@@ -555,16 +520,14 @@ CALLS: dict[str, Call] = {
     "AttentionResult.weights": Call(
         lambda layer=None, head=None: it.result.weights(layer, head), {}, {"layer": 1, "head": 1}
     ),
-    "AttentionResult.to_frame": Call(
-        lambda **keywords: it.result.to_frame(**keywords),
-        {},
-        {"layer": 1, "head": 1, "words": True},
-    ),
-    "AttentionResult.to_xarray": Call(
-        lambda **keywords: it.result.to_xarray(**keywords),
-        {},
-        {"layer": 1, "head": 1, "words": True},
-    ),
+    **{
+        f"AttentionResult.{name}": Call(
+            method(name),
+            {},
+            {"layer": 1, "head": 1, "words": True},
+        )
+        for name in ("to_frame", "to_xarray")
+    },
     "AttentionMap.to_frame": Call(
         lambda wide=False: it.map.to_frame(wide=wide), {}, {"wide": True}
     ),
