@@ -4,6 +4,9 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
+
 import attnviz
 
 PACKAGE = Path(attnviz.__file__).parent
@@ -53,3 +56,17 @@ def test_no_other_file_uses_a_private_name():
 
 def test_the_search_finds_the_private_names_of_compat():
     assert {"_python_dispatch", "tensor._version", "module._parameters"} <= {*private_names(COMPAT)}
+
+
+def test_an_attention_is_passed_on_outside_every_dispatch_mode(model, monkeypatch):
+    depths = []
+
+    def stop(*_, **__):
+        depths.append(_len_torch_dispatch_stack())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attnviz.capture.streamed.match_projections", stop)
+    with pytest.raises(KeyboardInterrupt):
+        model.attend("the train left the station", mode="streamed")
+    assert depths == [0]
+    assert _len_torch_dispatch_stack() == 0
