@@ -13,6 +13,7 @@ from transformers import AlbertModel, BertModel, ElectraModel
 
 import attnviz
 from attnviz import AttentionRecord
+from attnviz.analyses.shift import compute
 from attnviz.attribution import decomposition, deeplift
 from attnviz.attribution.target import Readout
 
@@ -269,6 +270,41 @@ def test_parts_of_a_shift_that_do_not_add_up_are_detected(
     assert error_of(model, tokenizer) < EXACT
     fault(monkeypatch)
     assert error_of(model, tokenizer) > least * EXACT
+
+
+def test_parts_that_do_not_add_up_are_not_verified(tokenizer, monkeypatch):
+    """Norms are left out here."""
+    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
+    assert attnviz.explain(SENTENCE, model=model).agreement.verdict == "verified"
+    other = deeplift.DeepLift.other
+
+    def without_norms(self, name, func, args, kwargs):
+        if name == "layer_norm":
+            return func(*args, **kwargs)
+        return other(self, name, func, args, kwargs)
+
+    monkeypatch.setattr(deeplift.DeepLift, "other", without_norms)
+    result = attnviz.explain(SENTENCE, model=model)
+    assert result.completeness_error > 1e-3
+    assert not result.agreement.analysis[0].passed
+    assert result.agreement.verdict == "failed"
+    moved = attnviz.shift("station", SENTENCE, model=model)
+    assert any("the parts miss the whole by" in note for note in moved.notes)
+    assert "the sums of the parts are off by" in moved.agreement.summary()
+
+
+def test_a_split_of_other_runs_is_not_verified(small, monkeypatch):
+    """The ends of the split are those of the model as loaded, or the shift is not verified."""
+    assert "off by" not in attnviz.shift("train", SENTENCE, model=small).agreement.summary()
+    honest = compute.split_stream
+
+    def other_ends(*args, **options):
+        stream = honest(*args, **options)
+        return replace(stream, total=stream.total + 0.01, bias=stream.bias + 0.01)
+
+    monkeypatch.setattr(compute, "split_stream", other_ends)
+    report = attnviz.shift("train", SENTENCE, model=small).agreement
+    assert "the lengths of the shift are off by" in report.summary()
 
 
 def test_the_faulty_stage_is_named(model):
