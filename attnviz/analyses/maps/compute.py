@@ -452,20 +452,28 @@ def choose_word(axis: Axis) -> int:
     return rows.positions[content[0] if content else 0][0]
 
 
-def content_mass(record: AttentionRecord) -> Tensor:
-    """Return the mean weight from content words to other content words by head, (H,).
+def content_and_sinks(record: AttentionRecord) -> tuple[Tensor, Tensor]:
+    """Return the mean weights of words by head: of content words on others, and on sinks, (H,).
 
-    Where a text or an image attends to itself, only the weight beyond what distance and key explain
-    counts, as `rank_heads` describes, without the first word of a causal model.
+    Sinks are special tokens and a first word that is a sink. Where a text or an image attends to
+    itself, only the weight on content beyond what distance and key explain counts, as `rank_heads`
+    describes, without the first word of a causal model.
     """
-    weights, rows, columns = _shares(record)
-    related = content_words(rows)[:, None] & content_words(columns)[None, :]
+    weights, rows, columns = word_weights(record)
+    weights = row_shares(weights) if record.signed else weights
+    masked = masked_cells(record, rows, columns)
+    has_sink = starts_with_sink(masked, columns)
+    sinks = torch.tensor(columns.special, device="cpu")
+    sinks[0] |= has_sink
+    words = ~torch.tensor(rows.special, device="cpu")
+    on_sinks = weights[:, words][:, :, sinks].sum(2).mean(1).nan_to_num()
+    content = content_words(rows)
+    related = content[:, None] & content_words(columns)[None, :]
     if record.stack != "cross":  # attention of a word to itself does not count
         related = related & ~torch.eye(*related.shape, dtype=torch.bool, device="cpu")
     if (groups := _distances(record, rows)) is not None:
-        masked = masked_cells(record, rows, columns)
         pairs = groups >= 0 if masked is None else (groups >= 0) & ~masked
-        if starts_with_sink(masked, columns):
+        if has_sink:
             pairs[:, 0] = False
         keys = torch.arange(len(pairs), device="cpu").expand_as(pairs)
         at_distance = _mean_of_others(weights, pairs, groups.clamp(min=0))
@@ -474,23 +482,8 @@ def content_mass(record: AttentionRecord) -> Tensor:
         weights = (weights - at_distance.maximum(to_key)).clamp(min=0)
         related = related & pairs
     if not related.any():
-        return weights.new_zeros(len(weights))
-    return (weights * related).sum((1, 2)) / content_words(rows).sum()
-
-
-def sink_share(record: AttentionRecord) -> Tensor:
-    """Return the mean weight of words on special tokens and a first word that is a sink, (H,)."""
-    weights, rows, columns = _shares(record)
-    sinks = torch.tensor(columns.special, device="cpu")
-    sinks[0] |= starts_with_sink(masked_cells(record, rows, columns), columns)
-    words = ~torch.tensor(rows.special, device="cpu")
-    return weights[:, words][:, :, sinks].sum(2).mean(1).nan_to_num()
-
-
-def _shares(record: AttentionRecord) -> tuple[Tensor, TokenGroups, TokenGroups]:
-    """Return the weights between words; of signed ones, the share of each in the sizes of a row."""
-    weights, rows, columns = word_weights(record)
-    return row_shares(weights) if record.signed else weights, rows, columns
+        return weights.new_zeros(len(weights)), on_sinks
+    return (weights * related).sum((1, 2)) / content.sum(), on_sinks
 
 
 def _distances(record: AttentionRecord, groups: TokenGroups) -> Tensor | None:
@@ -578,8 +571,8 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     result = one_result(result, streamed=True)
     stack, scored = result.stack(), []  # whether each head is on sinks, and its score
     for record in stack.records:
-        columns = content_mass(record).tolist(), sink_share(record).tolist()
-        of_heads = zip(*columns, _resting(result, record.layer), strict=True)
+        mean = (weights.tolist() for weights in content_and_sinks(record))
+        of_heads = zip(*mean, _resting(result, record.layer), strict=True)
         for head, (mass, share, rests) in enumerate(of_heads):
             score = HeadScore(record.layer, head, mass, resting=rests)
             scored.append((share >= 0.5, score))
