@@ -58,14 +58,6 @@ def pool_largest(weights: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.where(largest >= -least, largest, least) if (weights < 0).any() else largest
 
 
-def weight_norm(weights: Tensor, *, logarithmic: bool) -> Normalize:
-    """Return the scale of attention weights (…, n) of n keys, up to the largest."""
-    top, keys = float(weights.max()), weights.shape[-1]
-    if logarithmic:
-        return LogNorm(1 / (BELOW_EVEN * keys), max(top, BELOW_EVEN / keys))
-    return Normalize(0.0, max(top, 1e-12))
-
-
 _OWN = "annot ax cbar cbar_ax cmap figsize head heads layer norm title vmax vmin width"
 # Words of seaborn: those that are understood, with their kind, and what to use in place of others.
 _UNDERSTOOD = {"fmt": str, "annot_kws": dict, "cbar_kws": dict, "square": bool}
@@ -154,10 +146,13 @@ class WeightScale:
             size = weights.float().nan_to_num(0.0, 0.0, 0.0).abs().max().item()
             return cls(signed_norm([size]), None, uninformative, maps.masked, theme().values)
         largest = weights.reshape(-1, *uninformative.shape).nan_to_num(0.0, 0.0, 0.0).amax(0)
-        neutral = None
+        top, keys = float(largest.masked_fill(uninformative, 0.0).max()), weights.shape[-1]
+        norm, neutral = Normalize(0.0, max(top, 1e-12)), None
+        if logarithmic:
+            norm = LogNorm(1 / (BELOW_EVEN * keys), max(top, BELOW_EVEN / keys))
         if uninformative.any():
-            neutral = weight_norm(largest.masked_fill(~uninformative, 0.0), logarithmic=False)
-        norm = weight_norm(largest.masked_fill(uninformative, 0.0), logarithmic=logarithmic)
+            gray = float(largest.masked_fill(~uninformative, 0.0).max())
+            neutral = Normalize(0.0, max(gray, 1e-12))
         return cls(norm, neutral, uninformative, maps.masked, name=maps.uninformative_name)
 
     def with_look(self, look: Look) -> WeightScale:
