@@ -7,7 +7,7 @@ import hashlib
 import html
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -66,10 +66,10 @@ class View:
         shown: Sequence[Any],
         title: str,
         collect: Callable[[], dict[str, Any]],
-        make: Callable[[Mapping[str, Any]], str],
+        template: str,
     ) -> None:
-        """Show some results. collect : returns the data of the front end. make : the document."""
-        self._shown, self._title, self._collect, self._make = shown, title, collect, make
+        """Show some results. collect : returns the data that the template writes into the page."""
+        self._shown, self._title, self._collect, self._template = shown, title, collect, template
 
     def __repr__(self) -> str:
         return f"View({', '.join(map(repr, self._shown))}): .save('view.html')"
@@ -91,10 +91,22 @@ class View:
         `streamlit.components.v1.html(page.html, height=720)`, or in a page of HTML, and so in
         `gradio.HTML(…)`, `f'<iframe srcdoc="{html.escape(page.html)}"></iframe>'`.
         """
-        return self._make(self._data)
+        from jinja2 import Environment, PackageLoader
+
+        environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
+        # By the hashes, only its own script and style can run in it.
+        environment.globals |= {"static": static, "sha256": _sha256}
+        template = environment.get_template(self._template)
+        return template.render(data=compact_json(self._data), shown=self._data)
 
     def _repr_html_(self) -> str:
-        return make_frame(self.html, self._title)
+        """Return the document in a sandboxed frame, in ASCII."""
+        frame = (
+            f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="720" '
+            f'frameborder="0" title="{html.escape(self._title)}" '
+            f'srcdoc="{html.escape(self.html)}"></iframe>'
+        )
+        return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
     @checked_scalars
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -213,7 +225,7 @@ def view(
             **inputs,
         )
         title = f"What the heads of {result.provenance.model} do"
-        return View([result], title, result.payload, explorer_page)
+        return View([result], title, result.payload, "explore.jinja")
     result = attended(result, model, inputs)
     results = [result]
     if compare is not None:
@@ -235,7 +247,8 @@ def view(
     placed = [] if explain is None else place_explanations(result, explain)
     limit = _data_limit(results, size)
     title = f"Attention of {source(results[0].provenance)}"
-    return View(results, title, partial(make_payload, results, start, limit, placed), make_page)
+    collect = partial(make_payload, results, start, limit, placed)
+    return View(results, title, collect, "view.jinja")
 
 
 def demo(*, model: Model | Loadable | None = None) -> View:
@@ -261,8 +274,7 @@ def demo(*, model: Model | Loadable | None = None) -> View:
         figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
         return {"frames": frames, "figures": figures}
 
-    make = partial(_document, "demo.jinja")
-    return View([*results, *drawn], "A page to begin with", collect, make)
+    return View([*results, *drawn], "A page to begin with", collect, "demo.jinja")
 
 
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
@@ -377,30 +389,8 @@ def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
 
 
-def _document(template: str, data: Mapping[str, Any]) -> str:
-    """Return a document. Only its own script and style can run in it."""
-    from jinja2 import Environment, PackageLoader
-
-    environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
-    environment.globals |= {"static": static, "sha256": _sha256}
-    return environment.get_template(template).render(data=compact_json(data), shown=data)
-
-
-make_page = partial(_document, "view.jinja")  # of what `make_payload` returns
-explorer_page = partial(_document, "explore.jinja")  # of what `ExploreResult.payload` returns
-
-
 def _sha256(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
-
-
-def make_frame(page: str, title: str) -> str:
-    """Return the document in a sandboxed frame, in ASCII."""
-    frame = (
-        f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="720" '
-        f'frameborder="0" title="{html.escape(title)}" srcdoc="{html.escape(page)}"></iframe>'
-    )
-    return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 @cache

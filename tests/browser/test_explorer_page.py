@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from attnviz.figures.style import LIGHT
-from attnviz.interactive.page import explorer_page
+from attnviz.interactive.page import View
 
 NAMES = "first", "previous", "induction"
 HOSTILE = ["</script><script>throw Error('ran')</script>", "<img src=x onerror=alert(1)>", "<!--"]
@@ -66,11 +66,15 @@ PAYLOAD = {
 }  # fmt: skip
 
 
+def page_of(payload):
+    return View([], "", lambda: payload, "explore.jinja").html
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """The page of PAYLOAD on disk."""
     file = tmp_path_factory.mktemp("page") / "heads.html"
-    file.write_text(explorer_page(PAYLOAD), encoding="utf-8")
+    file.write_text(page_of(PAYLOAD), encoding="utf-8")
     return file
 
 
@@ -80,7 +84,7 @@ def show(open_page, saved):
 
     def show_(payload=PAYLOAD, **window):
         if payload is not PAYLOAD:
-            return open_page(explorer_page(payload), **window)
+            return open_page(page_of(payload), **window)
         page = open_page(saved, shared=True, **window)
         page.mouse.move(0, 0)
         page.goto(saved.as_uri())
