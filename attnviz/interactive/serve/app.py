@@ -490,7 +490,6 @@ class JobQueue:
             job.cancelled.set()
 
     async def wait_closed(self) -> None:
-        """Cancel all jobs, and wait until the last one has ended."""
-        self.close()
+        """Wait until the last job has ended, once all are cancelled."""
         async with self._lock:
             self._worker.shutdown()
