@@ -17,7 +17,7 @@ from strategies import AWKWARD, slower, strings
 import attnviz
 from attnviz import AgreementReport, AttentionMap, plot
 from attnviz.figures.claims import spelled
-from attnviz.interactive.page import make_frame, make_page, static
+from attnviz.interactive.page import View, static
 from attnviz.interactive.payload import compact_json
 from attnviz.results import Provenance
 from attnviz.results.text import literal, source
@@ -97,7 +97,9 @@ def test_no_text_closes_its_script_element(data):
 @given(strings, strings, st.lists(strings, max_size=4))
 def test_a_page_has_only_its_elements_and_its_data(text, model, labels):
     data = data_of(text, model, labels)
-    page = make_page(data)
+    title = data["payload"]["results"][0]["source"]
+    view = View([], title, lambda: data, "view.jinja")
+    page = view.html
     read = Reader(page)
     assert [tag for tag, _ in read.elements] == OWN
     assert not read.others
@@ -105,14 +107,14 @@ def test_a_page_has_only_its_elements_and_its_data(text, model, labels):
     assert json.loads(read.texts["attnviz-data"]) == data
     assert read.texts["script"] == static("attnviz.iife.js")
     assert read.texts["style"] == static("attnviz.css")
-    assert read.texts["title"] == data["payload"]["results"][0]["source"]
+    assert read.texts["title"] == title
     assert page.encode().decode() == page
-    check_frame(page, data["payload"]["results"][0]["source"])
+    check_frame(view, page, title)
 
 
-def check_frame(page, title):
+def check_frame(view, page, title):
     """Assert that a frame contains the unchanged page."""
-    frame = make_frame(page, title)
+    frame = view._repr_html_()
     assert frame.isascii()
     read = Reader(frame)
     ((tag, attributes),) = read.elements
