@@ -7,7 +7,7 @@ not a tautology. The two runs may be rows of one batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
@@ -83,7 +83,7 @@ def capture(
     compared = replace(watch.outputs_beside(model, forward, recorded), between_runs=between)
     shown = {call.path for call in calls} | {mixing.path for mixing in mixtures}
     notes = (*first_run.notes, *notes_on_unshown(model, watch.minimal_run(model, inputs), shown))
-    own, known = OwnNumbers(model), ((call.attention, call.output) for call in again)
+    own, known = without_memory_of(model), ((call.attention, call.output) for call in again)
     references = (
         *(Reference(of.weights, of.scores, of.head_output, output) for of, output in known),
         *(mixing.reference for mixing in mixed_again),
@@ -94,8 +94,8 @@ def capture(
     with watch.weights_in_memory(call.module for call in calls):
         return [
             Capture(
-                own.copy(records),
-                watch.map_tensors(references, partial(_part, text_index=after + n)),
+                own(records),
+                of_text(references, after + n),
                 compared,
                 notes,
                 first_run.keys,
@@ -193,7 +193,7 @@ def hidden_states(
     return tuple(states)
 
 
-def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing] = ()) -> list[str]:
+def _executed(calls: Sequence[AttentionCall], mixtures: Sequence[LinearMixing]) -> list[str]:
     """Return what two runs must have in common: the modules and the sizes of their attentions."""
     names = [f"{call.path} {tuple(call.attention.weights.shape)}" for call in calls]
     shapes = ((one, tuple(one.reference.weights.shape)) for one in mixtures)
@@ -211,16 +211,16 @@ def _between_runs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
 def _to_records(
     calls: Sequence[AttentionCall],
     stacks: Sequence[StackCounter],
-    own: OwnNumbers,
-    mixtures: Sequence[LinearMixing] = (),
+    own: Callable[[Any], Any],
+    mixtures: Sequence[LinearMixing],
 ) -> list[tuple[AttentionRecord, ...]]:
     """Return the records of each text of a batch; those of linear attention follow the others."""
     texts = range(len(stacks))
 
     def of_one_text(call: AttentionCall, n: int, is_causal: bool) -> match.Executed:
-        one: AttentionCall = watch.map_tensors(call, partial(_part, text_index=n))
+        one: AttentionCall = of_text(call, n)
         batch = call.inputs.input, call.inputs.key_input
-        record = _to_record(one, stacks[n], is_causal=is_causal)
+        record = to_record(one, stacks[n], is_causal=is_causal)
         return match.Executed(
             record, one.module, one.attention.head_output, one.merged_heads, batch
         )
@@ -229,7 +229,7 @@ def _to_records(
         [of_one_text(call, n, is_causal) for n in texts]
         for call, is_causal in zip(calls, _are_causal(calls), strict=True)
     ]
-    matched = match.match_batch(batch, own.copy)
+    matched = match.match_batch(batch, own)
     every = [(i, n, one.module) for i, one in enumerate(calls) if one.module for n in texts]
     # A form that reproduces one layer is known. Where it does not reproduce another, they differ.
     shown = {
@@ -299,15 +299,19 @@ def to_linear_record(
     )
 
 
-def _part(tensor: Tensor, text_index: int) -> Tensor:
-    """Return what a tensor holds of one text: some are shared, and sinks (H,) have no texts."""
-    return tensor if tensor.dim() == 1 else tensor[text_index if tensor.shape[0] > 1 else 0]
+def of_text(value: Any, n: int) -> Any:
+    """Return what tensors hold of text n: some are shared, and sinks (H,) have no texts."""
+
+    def part(tensor: Tensor) -> Tensor:
+        return tensor if tensor.dim() == 1 else tensor[n if tensor.shape[0] > 1 else 0]
+
+    return watch.map_tensors(value, part)
 
 
-def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:
+def to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> AttentionRecord:
     """Return the record of a call of one text; is_causal : that of the batch."""
     attention, inputs = call.attention, call.inputs
-    m, n = attention.weights.shape[-2:]
+    m, n = attention.query.shape[-2], attention.key.shape[-2]
     rotation = inputs.rotation
     if rotation is not None and any(angle.dim() != 2 or len(angle) != m for angle in rotation):
         rotation = None  # of some positions only, or of more: its stage is not compared
@@ -326,30 +330,25 @@ def _to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) ->
     )
 
 
-class OwnNumbers:
-    """Copies the tensors in records that share memory with the weights or buffers of a model.
+def without_memory_of(model: nn.Module) -> Callable[[Any], Any]:
+    """Return what copies the tensors in records that share memory with weights or buffers.
 
     Later steps of an optimizer must not change what a figure shows. The records of several texts
     share one copy.
     """
+    weights = ConstantStorages([*model.parameters(), *model.buffers()])
+    copies: dict[tuple[Any, ...], Tensor] = {}
 
-    def __init__(self, model: nn.Module) -> None:
-        self._weights = ConstantStorages([*model.parameters(), *model.buffers()])
-        self._copies: dict[tuple[Any, ...], Tensor] = {}
-
-    def copy(self, value: Any) -> Any:
-        """Return a record, or a tuple of them, without memory of the model."""
-        return watch.map_tensors(value, self._of_tensor)
-
-    def _of_tensor(self, tensor: Tensor) -> Tensor:
-        if tensor not in self._weights:
+    def own(tensor: Tensor) -> Tensor:
+        if tensor not in weights:
             return tensor
         place = storage_key(tensor), tensor.storage_offset()
         layout = *place, tensor.shape, tensor.stride(), tensor.dtype
-        if layout not in self._copies:
-            copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-            self._copies[layout] = copy
-        return self._copies[layout]
+        if layout not in copies:
+            copies[layout] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return copies[layout]
+
+    return partial(watch.map_tensors, change=own)
 
 
 @dataclass(frozen=True, eq=False)

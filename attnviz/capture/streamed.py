@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture import watch
-from attnviz.capture.attention_interface import AttentionCallArgs
+from attnviz.capture.attention_interface import AttentionCallArgs, from_arguments
 from attnviz.capture.calls import FunctionCall, watching_functions
-from attnviz.capture.capture import OwnNumbers, to_linear_record
+from attnviz.capture.capture import of_text, to_linear_record, to_record, without_memory_of
 from attnviz.capture.linear import LinearCalls, LinearMixing, notes_on_unshown
 from attnviz.capture.positions import StackCounter
 from attnviz.capture.projections.match import Executed, match_projections, reproduced
+from attnviz.capture.recorder import AttentionCall
 from attnviz.capture.search import plan_for, record_runs
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import SoftmaxCollector
@@ -237,38 +238,26 @@ class _StreamedRun(watch.ModuleWatcher):
 
     def _take(self, path: str, args: AttentionCallArgs, softmax: Softmax, output: Tensor) -> Sample:
         """Return some rows of an attention, output (1, m, H, d_v), maybe with its reduced maps."""
-        n, sinks, inputs = args.shape[2], args.sinks, self.inputs_of(args.module)
-        gated = sinks is not None and softmax.weights.shape[-1] == n
+        n, rule, inputs = args.shape[2], self._rule_of(args), self.inputs_of(args.module)
+        attention = from_arguments(args, softmax, output)
+        gated = attention.head_output is None
         # In blocks the output comes from the function that made the rows: no reference.
-        independent = not gated and not args.in_blocks
-        head_output = output[0, self._rows].transpose(0, 1) if independent else None
-        weights, scores = softmax.weights[0, ..., :n], softmax.scores[0, ..., :n]
-        rule, bias, mask = self._rule_of(args), args.bias, args.expanded_mask
-        mask = None if rule or mask is None else additive_mask(mask, args.query.dtype)[0]
+        vectors = None if args.in_blocks else attention.head_output
+        vectors = None if vectors is None else vectors[:, :, self._rows]
+        mask = None if rule or attention.mask is None else attention.mask
+        mask = None if mask is None else additive_mask(mask, args.query.dtype)
         is_later = mask is not None and (mask > HIDDEN).triu(1 + n - self._length).any()
         causal = not is_later if rule is None else rule.after == 0
-        position = self._stacks.place(path, self._length, n, cross=False, causal=causal)
-        rotation = inputs.rotation
-        record = AttentionRecord(
-            path=path,
-            call=self._calls[path],
-            **position,
-            query=args.query[0],
-            key=args.key[0],
-            value=args.value[0],
-            scale=args.scale,
-            soft_cap=args.arguments.get("softcap"),
-            bias=None if bias is None else bias[0],
-            mask=mask,
-            visible=rule,
-            sinks=None if gated or sinks is None else sinks.flatten(),
-            input=None if inputs.input is None else inputs.input[0],
-            rotation=None if rotation is None else (rotation[0][0], rotation[1][0]),
-        )
+        attention = replace(attention, mask=mask, head_output=vectors)
+        inputs = replace(inputs, key_input=None)
+        call = AttentionCall(path, self._calls[path], attention, inputs, None, True, None, None)
+        one: AttentionCall = of_text(call, 0)
+        record = replace(to_record(one, self._stacks, is_causal=causal), visible=rule)
         self._calls[path] += 1
         self.layers.add(record.layer)
         part = replace(record, mask=None, visible=None, bias=None).at(self._rows)
-        sample = Sample(record, part, Reference(weights, scores, head_output, None))
+        values = one.attention.weights, one.attention.scores, one.attention.head_output
+        sample = Sample(record, part, Reference(*values, None))
         if self._options.layers is not None and record.layer not in self._options.layers:
             return sample
         return self._reduce(sample, args, output, gated=gated)
@@ -403,12 +392,10 @@ def capture_pooled(
 
     axis : the tokens. known : those of `linear_calls`. cell : how many tokens are pooled.
     """
-    run = watch.minimal_run(model, inputs)
-
-    watchers = [partial(_PooledRun, known=known, cell=cell, is_first=one) for one in (True, False)]
+    run, pooled = watch.minimal_run(model, inputs), partial(_PooledRun, known=known, cell=cell)
     first, second = (
-        watch.watch(model, run, watcher, seed=seed).mixtures
-        for seed, watcher in enumerate(watchers)
+        watch.watch(model, run, partial(pooled, is_first=is_first), seed=not is_first).mixtures
+        for is_first in (True, False)
     )
     watch.expect_same(
         model, *([f"{one.path} {one.function}" for one in run] for run in (second, first))
@@ -418,12 +405,12 @@ def capture_pooled(
         [axis.labels[start] for start in starts],
         special=[all(axis.special[start : start + cell]) for start in starts],
     )
-    stacks, own = StackCounter({"text": cells}), OwnNumbers(model)
+    stacks, own = StackCounter({"text": cells}), without_memory_of(model)
     records = tuple(
         replace(to_linear_record(mixing, 0, stacks), text=axis, cell=cell) for mixing in first
     )
-    references = tuple(watch.map_tensors(one.reference, lambda x: x[0]) for one in second)
-    return own.copy(records), own.copy(references)
+    references = tuple(of_text(one.reference, 0) for one in second)
+    return own(records), own(references)
 
 
 class _PooledRun(watch.ModuleWatcher):
