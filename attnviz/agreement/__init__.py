@@ -10,7 +10,6 @@ planted in every layer, and must be caught.
 """
 
 from attnviz.agreement.compare import CANARY as CANARY
-from attnviz.agreement.compare import Proof as Proof
 from attnviz.agreement.compare import load_result as load_result
 from attnviz.agreement.compare import prove_all as prove_all
 from attnviz.agreement.compare import report as report
@@ -23,5 +22,6 @@ from attnviz.agreement.runs import check_positions as check_positions
 from attnviz.agreement.streamed import prove_rows as prove_rows
 from attnviz.agreement.streamed import prove_streamed as prove_streamed
 from attnviz.agreement.verdict import PRECISIONS as PRECISIONS
+from attnviz.agreement.verdict import Proof as Proof
 from attnviz.agreement.verdict import bounded_check as bounded_check
 from attnviz.agreement.verdict import dtypes as dtypes

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attnviz.agreement.linear import compare_linear
+from attnviz.agreement.linear import prove_linear
 from attnviz.agreement.verdict import (
     FLOAT32,
     PRECISIONS,
@@ -26,6 +26,7 @@ from attnviz.agreement.verdict import (
     SUMMATION,
     Measured,
     Numbers,
+    Proof,
     decide,
     dtypes,
     largest_by_head,
@@ -106,16 +107,6 @@ def report(proofs: Sequence[Proof], dtype: str, device: str, **others: Any) -> A
     )
 
 
-@dataclass(frozen=True)
-class Proof:
-    """The comparison of one attention: what an `AgreementReport` has of all attentions."""
-
-    place: str  # the stack and the layer
-    checks: tuple[StageCheck, ...]  # one for each stage that was compared
-    not_compared: tuple[tuple[str, str, str], ...]  # place, stage and reason of the others
-    unproven: bool  # whether the canary was not caught
-
-
 def prove_all(records: Sequence[AttentionRecord], references: Sequence[Reference]) -> list[Proof]:
     """Compare each record with what the model computed, softmax attentions together."""
     pairs = list(zip(records, references, strict=True))
@@ -148,16 +139,6 @@ def prove(pairs: Sequence[tuple[AttentionRecord, Values]]) -> list[Proof]:
         Proof(record.place, of_one, stages_not_compared(record, of_one), n in unproven)
         for n, ((record, _), of_one) in enumerate(zip(pairs, checks, strict=True))
     ]
-
-
-def prove_linear(record: LinearAttention, reference: LinearReference) -> Proof:
-    """Compare a linear attention with the model's own run, and check that canaries are caught."""
-    checks, unnoticed = compare_linear(record, reference)
-    reasons = {"output projection": "the projection after linear attention is not followed"}
-    if unnoticed:
-        reasons["arguments"] = f"1 % of {', '.join(unnoticed)} would go unnoticed in this precision"
-    left_out = tuple((record.place, stage, reason) for stage, reason in reasons.items())
-    return Proof(record.place, checks, left_out, all(c.stage != "arguments" for c in checks))
 
 
 def stages_not_compared(

@@ -26,10 +26,8 @@ _SHARE = 0.1  # of an argument that is 1 % off, which passes
 
 
 @exact_products()
-def compare_linear(
-    record: LinearAttention, reference: LinearReference
-) -> tuple[tuple[StageCheck, ...], tuple[str, ...]]:
-    """Return the checks of a matrix, and the arguments that could be 1 % off unnoticed."""
+def prove_linear(record: LinearAttention, reference: LinearReference) -> verdict.Proof:
+    """Compare a matrix with the model's own run, and check that canaries are caught."""
     assert reference.head_output is not None
     read = [not padding for padding in record.query_axis.padding]
     M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
@@ -42,24 +40,29 @@ def compare_linear(
         none.check(record, "weights", M @ u, probed),
         own.check(record, "head output", mixed, model),
     ]
-    if not reference.canaries:
-        return tuple(checks), tuple(record.arguments)
-    # The difference, as a multiple of the change by each canary.
-    shares, errors = torch.stack(
-        [
-            own.share_along(canary[:, read].double() - mixed, model - mixed)
-            for canary in reference.canaries.values()
-        ],
-        dim=1,
-    )
-    allowed = errors.clamp(min=_SHARE)
-    told_apart = allowed <= 0.5  # an argument 1 % off from one that is not
-    if told_apart.any():
-        off, most = shares[told_apart].abs(), allowed[told_apart]
-        checks.append(verdict.bounded_check(record, "arguments", off, most, compared=model.numel()))
-    caught = told_apart & ((shares - 1).abs() > allowed)
-    names = zip(reference.canaries, caught.tolist(), strict=True)
-    return tuple(checks), tuple(name for name, is_caught in names if not is_caught)
+    unproven, unnoticed = True, [*record.arguments]
+    if reference.canaries:
+        # The difference, as a multiple of the change by each canary.
+        shares, errors = torch.stack(
+            [
+                own.share_along(canary[:, read].double() - mixed, model - mixed)
+                for canary in reference.canaries.values()
+            ],
+            dim=1,
+        )
+        allowed = errors.clamp(min=_SHARE)
+        told_apart = allowed <= 0.5  # an argument 1 % off from one that is not
+        if not (unproven := not told_apart.any()):
+            off, most, count = shares[told_apart].abs(), allowed[told_apart], model.numel()
+            checks.append(verdict.bounded_check(record, "arguments", off, most, compared=count))
+        caught = told_apart & ((shares - 1).abs() > allowed)
+        names = zip(reference.canaries, caught.tolist(), strict=True)
+        unnoticed = [name for name, is_caught in names if not is_caught]
+    reasons = {"output projection": "the projection after linear attention is not followed"}
+    if unnoticed:
+        reasons["arguments"] = f"1 % of {', '.join(unnoticed)} would go unnoticed in this precision"
+    left_out = tuple((record.place, stage, reason) for stage, reason in reasons.items())
+    return verdict.Proof(record.place, tuple(checks), left_out, unproven)
 
 
 @dataclass(frozen=True)

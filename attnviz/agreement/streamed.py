@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.agreement.compare import (
-    Proof,
     cat,
     compare,
     form,
@@ -25,7 +24,7 @@ from attnviz.agreement.compare import (
     prove,
     stages_not_compared,
 )
-from attnviz.agreement.verdict import SMALLEST, bounded_check, largest_by_head
+from attnviz.agreement.verdict import SMALLEST, Proof, bounded_check, largest_by_head
 from attnviz.results import AttentionRecord, MaskRule, cell_sizes
 from attnviz.runtime.libraries import copy_to_cpu
 

@@ -49,6 +49,16 @@ PRECISIONS = {
 }
 
 
+@dataclass(frozen=True)
+class Proof:
+    """The comparison of one attention: what an `AgreementReport` has of all attentions."""
+
+    place: str  # the stack and the layer
+    checks: tuple[StageCheck, ...]  # one for each stage that was compared
+    not_compared: tuple[tuple[str, str, str], ...]  # place, stage and reason of the others
+    unproven: bool  # whether the canary was not caught
+
+
 def dtypes(record: AttentionRecord) -> tuple[torch.dtype, torch.dtype]:
     """Return the dtypes in which the model computes its weights, and everything else.
 

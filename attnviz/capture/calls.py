@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 
-from attnviz.capture.watch import EndRunError
+from attnviz.capture.watch import EndRunError, map_tensors
 from attnviz.runtime.compat import outside_dispatch_modes, replaced_forwards
 
 functions_lock = threading.RLock()  # functions belong to modules of Python: all threads share them
@@ -278,25 +278,10 @@ class ModuleRun:
             taken.append(call_by_name(self.module.forward, arguments))
         return taken
 
-    def wide(self) -> ModuleRun:
-        """Return the run with tensors of float32."""
-        return replace(
-            self,
-            arguments={name: _wide(value) for name, value in self.arguments.items()},
-            calls=tuple(replace(call, output=_wide(call.output)) for call in self.calls),
-        )
-
 
 def tensor_taken(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
     """Return the first tensor of the arguments of a call."""
     return next((one for one in [*args, *kwargs.values()] if isinstance(one, Tensor)), None)
-
-
-def _wide(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_wide, value))
-    is_narrow = isinstance(value, Tensor) and value.is_floating_point()
-    return value.float() if is_narrow else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,7 +345,12 @@ class InlineCall:
 
     def wide(self) -> InlineCall:
         """Return the call with tensors of float32."""
-        return replace(self, run=self.run.wide())
+
+        def wide(value: Any) -> Any:
+            return map_tensors(value, lambda x: x.float() if x.is_floating_point() else x)
+
+        calls = tuple(replace(call, output=wide(call.output)) for call in self.run.calls)
+        return replace(self, run=replace(self.run, arguments=wide(self.run.arguments), calls=calls))
 
     def _by_head(self, tensor: Tensor) -> Tensor:
         width, features = self.span.width, self.span.features

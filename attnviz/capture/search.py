@@ -153,24 +153,21 @@ class Search(Recorder):
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them, with notes."""
         # A softmax that the model computes and ignores is not worth a word.
+        name = type(self.model).__name__
         not_attention = [
-            f"not attention: a softmax in {self._name(path)}, whose weights are multiplied by no "
-            "values"
+            f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
             for path, softmax in self._unmixed
             if softmax.used
         ]
         recording = super().take_recording()
         not_compared = [
-            f"not compared: in {self._name(call.path)} the weights are also multiplied by values "
+            f"not compared: in {call.path or name} the weights are also multiplied by values "
             "that differ from query to query"
             for call in recording.calls
             if not call.attention.compares_all
         ]
         notes = tuple(dict.fromkeys([*not_attention, *not_compared]))
         return Recording(recording.calls, self._linear_calls, notes, tuple(self._linear))
-
-    def _name(self, path: str) -> str:
-        return path or type(self.model).__name__
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""

@@ -250,7 +250,7 @@ def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple):
         changed = tuple(map_tensors(item, change) for item in value)
         return value if all(map(is_, changed, value)) else changed
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {name: map_tensors(item, change) for name, item in value.items()}
     if not is_dataclass(value) or isinstance(value, Axis | type):
         return value

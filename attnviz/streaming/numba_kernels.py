@@ -211,7 +211,8 @@ def unpack(best, shift, total, row, keys, weights):
     for head in range(h):
         for r in range(rows):
             for i in range(k):
-                score = _score(best[head, i, r])
+                bits = i32(best[head, i, r] >> 32)
+                score = i32(bits ^ i32(0x7FFFFFFF) if bits < 0 else bits).view(f32)
                 if score > _HIDDEN:
                     keys[head, row + r, i] = _index(best[head, i, r])
                     weights[head, row + r, i] = _exp2(score - shift[head, r]) / total[head, r]
@@ -255,9 +256,3 @@ def _packed(x, index):
 @njit(cache=True)
 def _index(packed):
     return _LOW - (packed & _LOW)
-
-
-@njit(cache=True)
-def _score(packed):
-    bits = i32(packed >> 32)
-    return i32(bits ^ i32(0x7FFFFFFF) if bits < 0 else bits).view(f32)
