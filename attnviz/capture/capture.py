@@ -93,13 +93,7 @@ def capture(
     stacks, after = [StackCounter(one, kinds) for one in by_text], texts if is_joined else 0
     with watch.weights_in_memory(call.module for call in calls):
         return [
-            Capture(
-                own(records),
-                of_text(references, after + n),
-                compared,
-                notes,
-                first_run.keys,
-            )
+            Capture(own(records), of_text(references, after + n), compared, notes, first_run.keys)
             for n, records in enumerate(_to_records(calls, stacks, own, mixtures))
         ]
 
@@ -137,12 +131,13 @@ def _record_rows(model: nn.Module, plan: Plan, texts: int, rows: Rows) -> _Runs 
         return None
     outputs: list[watch.Output] = []
     forward, count = partial(model, **rows.inputs), 2 * texts + len(rows.source)
-
-    def run() -> None:
-        outputs.append(watch.output_of(model, forward))
-
     with suppress(ModelError, InputError):  # it does not run on more rows, or lacks the memory
-        recording, is_known = plan.record(model, count, run, source=rows.source)
+        recording, is_known = plan.record(
+            model,
+            count,
+            lambda: outputs.append(watch.output_of(model, forward)),
+            source=rows.source,
+        )
         if not is_known:
             return None
         tensors = *outputs[-1].model, *outputs[-1].attention

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from operator import is_
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -204,22 +205,19 @@ def moved_by_attention(
     batch = {n: t.expand(1 + len(groups), *t.shape[1:]).clone() for n, t in tensors.items()}
     executed = set()
 
-    def change_signs(path: str, row: int) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
-            if not args or not isinstance(args[0], Tensor) or len(args[0]) != 1 + len(groups):
-                return None
-            executed.add(path)
-            heads = args[0].clone()
-            heads[row] = -heads[row]
-            return (heads, *args[1:])
-
-        return hook
+    def change_signs(path: str, row: int, module: nn.Module, args: tuple[Any, ...]) -> Any:
+        if not args or not isinstance(args[0], Tensor) or len(args[0]) != 1 + len(groups):
+            return None
+        executed.add(path)
+        heads = args[0].clone()
+        heads[row] = -heads[row]
+        return (heads, *args[1:])
 
     with torch.no_grad(), restoring(model), suppress(ModelError), model_errors(model):
         for row, paths in enumerate(groups, start=1):
             for path in paths:
                 if (output := attentions[path].output) is not None:
-                    output.register_forward_pre_hook(change_signs(path, row))
+                    output.register_forward_pre_hook(partial(change_signs, path, row))
         every = floats(minimal_run(model, batch)())
         found = [x.double() for x in every if x.dim() and len(x) == len(groups) + 1]
         shares = [(x - x[:1]).flatten(1).norm(dim=1) / x[0].norm().clamp(min=1e-30) for x in found]
