@@ -195,12 +195,7 @@ def change_by_code(
     Each position is changed in half of R runs, in a half of its own, which names it: R is 6 for 20
     positions, and 12 for 900. The runs are rows of a single batch. Attention mixes positions, so
     each goes on with that of the unchanged row, up to the last attention; of a long input, only to
-    the first.
-
-    Raises
-    ------
-    UnknownPlacesError
-        As in `change_one_by_one`; or several positions are read together.
+    the first. Raises UnknownPlacesError as `change_one_by_one`.
     """
     wanted = _attentions_to(kind, batch, records)
     axes = enumerate(batch.axes[kind])
@@ -281,12 +276,8 @@ def change_one_by_one(
     positions. By default all tokens: the whole model runs, in batches of up to 16,384 positions. Of
     an image or a sound, as many patches or frames are changed as make 32,768 positions of all runs.
 
-    kind : of the input. records : of the first of the N inputs.
-
-    Raises
-    ------
-    UnknownPlacesError
-        The positions cannot be changed, or the attention interface does not show their keys.
+    kind : of the input. records : of the first of the N inputs. Raises UnknownPlacesError where the
+    positions cannot be changed, or the attention interface does not show their keys.
     """
     wanted = _attentions_to(kind, batch, records)
     if count is not None:
@@ -453,12 +444,7 @@ def changed_batch(
     """Return some inputs of a batch as they are, and then with some of their positions changed.
 
     numbers : of the inputs. The other content of a position is another token, patch or frame of the
-    same input.
-
-    Raises
-    ------
-    UnknownPlacesError
-        The axis does not say where in a tensor a position lies.
+    same input. Raises UnknownPlacesError where nothing says where in a tensor a position lies.
     """
     count = len(next(iter(batch.axes.values()), ()))
     tensors = {n: x for n, x in batch.inputs.items() if isinstance(x, Tensor)}

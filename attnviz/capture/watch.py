@@ -141,10 +141,10 @@ class Outputs:
 
     recorded: Output
     loaded: Output
-    repeat: Callable[[], Output]  # runs the model as loaded again, with other random numbers
-    round_otherwise: Callable[[], Output]  # and with all modules' output off by one rounding step
-    # Runs it under its eager attention, unwatched; None where more than this would differ.
-    under_eager: Callable[[], Output] | None
+    # Runs the model as loaded again: with another `seed`, `rounded` (all modules' output off by one
+    # rounding step), or under another `attention`.
+    rerun: Callable[..., Output]
+    only_attention: bool  # whether the recorded run had another attention, and nothing else
     tokens: int | None = None  # how many were read of a long text, from its start; None for all
     # The largest difference between the queries of two watched runs, which have other random
     # numbers, relative to their norm.
@@ -173,7 +173,7 @@ def outputs_beside(model: nn.Module, run: Callable[[], object], recorded: Output
     """Run the model as loaded, unwatched, and return its output beside a recorded one."""
 
     def run_as_loaded(
-        seed: int, *, attention: Literal["eager"] | None = None, rounded: bool = False
+        seed: int = 2, attention: Literal["eager"] | None = None, *, rounded: bool = False
     ) -> Output:
         with torch.no_grad(), restoring(model, attention, seed=seed), model_errors(model):
             for module in model.modules() if rounded else ():
@@ -183,13 +183,7 @@ def outputs_beside(model: nn.Module, run: Callable[[], object], recorded: Output
 
     names = {compat.attention_implementation(one) for one in compat.attention_configs(model)}
     differs_more = names <= {"eager"} or any(module.training for module in model.modules())
-    return Outputs(
-        recorded,
-        loaded=run_as_loaded(2),
-        repeat=lambda: run_as_loaded(3),
-        round_otherwise=lambda: run_as_loaded(2, rounded=True),
-        under_eager=None if differs_more else lambda: run_as_loaded(2, attention="eager"),
-    )
+    return Outputs(recorded, run_as_loaded(), run_as_loaded, only_attention=not differs_more)
 
 
 def moved_by_attention(
