@@ -238,7 +238,7 @@ class _SummaryComparison:
         if (sinks := self._sinks(heads, rows)) is not None:
             lse = torch.logaddexp(lse, sinks)
         empty, i = self.empty[rows], rows + self.n - self.m
-        P = self._normalized(scores, lse, empty)
+        P = scores.sub_(lse.masked_fill(empty, torch.inf)[..., None]).exp_()
         far = (i[:, None] - torch.arange(self.n, device=self.device)).abs().double()
         self._add(
             heads,
@@ -303,12 +303,8 @@ class _SummaryComparison:
     def _weights(self, heads: slice, rows: slice, columns: Tensor) -> Tensor:
         """Return a part of the weights, from its scores and the reduced log-sum-exp of its rows."""
         scores = self.record.scores(self.heads[heads], rows, torch.float64, columns)
-        return self._normalized(scores, self.summary.lse[heads, rows].double(), self.empty[rows])
-
-    @staticmethod
-    def _normalized(scores: Tensor, lse: Tensor, empty: Tensor) -> Tensor:
-        """Return the weights of scores (heads, rows, keys), in place; 0 in empty rows."""
-        return scores.sub_(lse.masked_fill(empty, torch.inf)[..., None]).exp_()
+        lse = self.summary.lse[heads, rows].double().masked_fill(self.empty[rows], torch.inf)
+        return scores.sub_(lse[..., None]).exp_()
 
     def _row_sums(self) -> Tensor:
         """Return the weight (H, m) of each query for all keys together."""

@@ -251,6 +251,8 @@ class _MapPass:
         from attnviz.streaming import triton_kernels
 
         programs = min(self.programs, self.tiles, self.band)
+        down, parts = self.parts
+        across = self.width // parts
         received = torch.zeros(self.h, programs, self.terms["n"], device=self.device)
         marks = torch.zeros(1) if buffers.marks is None else buffers.marks
         for first in range(0, self.tiles, self.band):
@@ -268,19 +270,13 @@ class _MapPass:
                     BACKWARDS=backwards,
                     ROW_CELLS=self.row_cells, CELLS=self.cells, **self.terms,
                 )  # fmt: skip
-            self._pool(heads, first * self.row_cells // self.parts[0], sums, tops, buffers)
+            # Combine the parts of each cell.
+            start, shape = first * self.row_cells // down, (self.h, -1, down, across, parts)
+            mean, largest = buffers.mean[heads, start:], buffers.largest[heads, start:]
+            count, width = min(tiles * self.row_cells // down, mean.shape[1]), mean.shape[2]
+            mean[:, :count] = sums.view(shape).sum((2, 4))[:, :count, :width]
+            largest[:, :count] = tops.view(shape).amax((2, 4))[:, :count, :width].exp2()
         buffers.received[heads] = received.sum(1, dtype=torch.float64)
-
-    def _pool(
-        self, heads: slice, start: int, sums: Tensor, tops: Tensor, buffers: MapBuffers
-    ) -> None:
-        """Combine the parts of each cell, from the row `start` of the pooled maps on."""
-        down, across = self.parts
-        shape = self.h, sums.shape[1] // down, down, self.width // across, across
-        mean, largest = buffers.mean[heads, start:], buffers.largest[heads, start:]
-        count, width = min(shape[1], mean.shape[1]), mean.shape[2]
-        mean[:, :count] = sums.view(shape).sum((2, 4))[:, :count, :width]
-        largest[:, :count] = tops.view(shape).amax((2, 4))[:, :count, :width].exp2()
 
 
 def _multiprocessors(device: torch.device) -> int:
