@@ -394,8 +394,8 @@ def capture_pooled(
     """
     run, pooled = watch.minimal_run(model, inputs), partial(_PooledRun, known=known, cell=cell)
     first, second = (
-        watch.watch(model, run, partial(pooled, is_first=is_first), seed=not is_first).mixtures
-        for is_first in (True, False)
+        watch.watch(model, run, partial(pooled, is_first=seed == 0), seed=seed).mixtures
+        for seed in (0, 1)
     )
     watch.expect_same(
         model, *([f"{one.path} {one.function}" for one in run] for run in (second, first))
