@@ -180,14 +180,12 @@ class _RowBlock:
             kernels.find_largest(tile, first, chunk, self.best)
         self.shift.fill(0)
         cells = self._weigh(tile, first, row_key)
-        # The sum of each row; whether it is precise enough to divide by.
-        divide = partial(kernels.divide, self.sums, sinks, self.shift, plan.empty[rows], self.total)
-        if not divide():
+        if not self._divide(sinks, plan.empty[rows]):
             # 2^S is too large or too small in some row: compute the scores again, and shift them.
             np.maximum(self._scores(rows, columns).amax(1).numpy(), sinks, out=self.shift)
             self.shift[self.shift <= NEVER / 2] = 0
             cells = self._weigh(tile, first, row_key)
-            divide()
+            self._divide(sinks, plan.empty[rows])
         kernels.pool(
             tile, first, row_key, start, self.total, plan.buffers.cell, *cells, *sums, group.near
         )
@@ -225,6 +223,10 @@ class _RowBlock:
             cell_sums, cell_maxima, self.sums,
         )  # fmt: skip
         return cell_sums, cell_maxima
+
+    def _divide(self, sinks: Any, empty: Any) -> bool:
+        """Compute the sum of each row; return whether it is precise enough to divide by."""
+        return bool(self.plan.kernels.divide(self.sums, sinks, self.shift, empty, self.total))
 
 
 def on_threads(tasks: Sequence[Callable[[Event], T]]) -> list[T]:
