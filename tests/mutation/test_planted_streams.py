@@ -121,7 +121,7 @@ def handed_on(**changes):
             changed = {name: change(fields[name]) for name, change in changes.items()}
             return AttentionRecord(**fields | changed)
 
-        monkeypatch.setattr(streamed, "AttentionRecord", changed)
+        monkeypatch.setattr("attnviz.capture.capture.AttentionRecord", changed)
 
     return plant
 
