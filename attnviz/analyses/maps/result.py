@@ -423,8 +423,13 @@ class HeadMatches(HeadRanking):
     others: tuple[str, ...]  # the function words to compare with
 
     def __repr__(self) -> str:
-        best = _names(self.scores[:1], scores=True)
+        best = _names(self.heads[:1], scores=True)
         return f"HeadMatches({self.query!r} to {self.key!r}, {len(self)} heads, best {best})"
+
+    @property
+    def heads(self) -> tuple[HeadMatch, ...]:
+        """The heads."""
+        return self.scores
 
     def to_frame(self) -> pd.DataFrame:
         """Return the heads as a table, the largest weight first.
@@ -434,23 +439,23 @@ class HeadMatches(HeadRanking):
         """
         frame = super().to_frame().rename(columns={"score": "weight"})
         best = set(self.above_function_words)
-        frame["rank"] = [head.rank for head in self.scores]
-        frame["above_function_words"] = [head in best for head in self.scores]
+        frame["rank"] = [head.rank for head in self.heads]
+        frame["above_function_words"] = [head in best for head in self.heads]
         return frame
 
     @property
     def first(self) -> tuple[HeadMatch, ...]:
         """The heads in which no word but the query itself weighs more."""
-        return tuple(head for head in self.scores if head.rank == 1)
+        return tuple(head for head in self.heads if head.rank == 1)
 
     @property
     def above_function_words(self) -> tuple[HeadMatch, ...]:
         """The heads in which every function word of the text weighs less."""
-        return tuple(head for head in self.scores if head.above.issuperset(self.others))
+        return tuple(head for head in self.heads if head.above.issuperset(self.others))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
-        for head in self.scores[:10]:
+        for head in self.heads[:10]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
         yield Text(f"{self.meaning}, largest first", "bold")
         yield table
@@ -461,7 +466,7 @@ class HeadMatches(HeadRanking):
 
     def _count(self, what: str, heads: Sequence[HeadScore]) -> str:
         names = f": {_names(heads)}" if heads else ""
-        return f"{what} in {len(heads)} of {len(self.scores)} heads{names}"
+        return f"{what} in {len(heads)} of {len(self.heads)} heads{names}"
 
 
 def _names(heads: Sequence[HeadScore], *, scores: bool = False) -> str:
