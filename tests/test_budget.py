@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 162
-LINES = 44_637
+LINES = 44_635
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

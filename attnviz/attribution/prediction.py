@@ -49,6 +49,8 @@ class Prediction(Readout):
         """What is explained, in words."""
         if self.against is not None:
             return "difference"
+        if self.kind == "similarity":
+            return "similarity"
         return "log-probability" if self.log else "logit"
 
     def __call__(self, output: Tensor) -> Tensor:
@@ -69,11 +71,6 @@ class Similarity(Prediction):
     """The cosine of the mean hidden state at `rows` and another vector, (N, 1)."""
 
     other: Tensor = field(kw_only=True)  # of norm 1, (d,)
-
-    @property
-    def number(self) -> Number:
-        """What is explained, in words."""
-        return "similarity"
 
     def __call__(self, output: Tensor) -> Tensor:
         """Return the number of each run, (N, 1), from the hidden states."""

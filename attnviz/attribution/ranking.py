@@ -68,10 +68,6 @@ def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
     """Return the mean of effects (…, W), each scaled to their mean deviation over some words.
 
     Each then counts alike in the ranks, and the mean keeps their unit.
-
-    >>> effects = {"mask": torch.tensor([1.0, 3.0]), "delete": torch.tensor([30.0, 10.0])}
-    >>> consensus(effects, [0, 1])
-    tensor([11.,  11.])
     """
     stacked = torch.stack(torch.broadcast_tensors(*effects.values()))  # type: ignore[no-untyped-call]
     if not rows:
@@ -82,22 +78,13 @@ def consensus(effects: Mapping[str, Tensor], rows: list[int]) -> Tensor:
 
 
 def spearman(a: Tensor, b: Tensor) -> float | None:
-    """Return Spearman's rank correlation; None for fewer than three numbers, or if all tie.
-
-    >>> spearman(torch.tensor([1.0, 2.0, 3.0, 3.0]), torch.tensor([0.0, 5.0, 6.0, 6.0]))
-    1.0
-    """
+    """Return Spearman's rank correlation; None for fewer than three numbers, or if all tie."""
     rho = float(correlate_ranks(a, b[None])[0]) if len(a) >= _FEWEST else np.nan
     return None if np.isnan(rho) else rho
 
 
 def correlate_ranks(scores: Tensor, draws: Tensor) -> np.ndarray[Any, Any]:
-    """Return Spearman's ρ of scores (W,) or (N, W) with each of N draws (N, W); NaN if all tie.
-
-    >>> draws = torch.tensor([[0.0, 5.0, 6.0], [3.0, 2.0, 1.0]])
-    >>> correlate_ranks(torch.tensor([1.0, 2.0, 3.0]), draws).round(6)
-    array([ 1., -1.])
-    """
+    """Return Spearman's ρ of scores (W,) or (N, W) with each of N draws (N, W); NaN if all tie."""
     from scipy.stats import rankdata
 
     ranks = (rankdata(numbers.numpy(), axis=-1) for numbers in (scores, draws))

@@ -315,11 +315,7 @@ def fallback_fonts(characters: frozenset[str]) -> tuple[str, ...]:
 
 
 def _font_for(character: str) -> str:
-    """Return the name of a free font for the script of a character.
-
-    >>> _font_for("火"), _font_for("ع"), _font_for("🍕")
-    ('Noto Sans CJK', 'Noto Sans Arabic', 'Noto Emoji')
-    """
+    """Return the name of a free font for the script of a character."""
     if unicodedata.category(character) in ("So", "Sk", "Mn"):
         return "Noto Emoji"
     script = unicodedata.name(character, "SYMBOLS").split()[0]
@@ -380,13 +376,7 @@ def _characters(path: str) -> frozenset[int]:
 
 
 def as_math(formula: str) -> str:
-    r"""Return a formula as mathtext: words are upright, indices after ^ and _ raised or lowered.
-
-    >>> as_math("softmax(Q Kᵀ / √32)")
-    '$\\mathrm{softmax}(Q K^{\\mathsf{T}} / \\sqrt{32})$'
-    >>> as_math("X W^Q + b^Q")
-    '$X W^{Q} + b^{Q}$'
-    """
+    r"""Return a formula as mathtext: words are upright, indices after ^ and _ raised or lowered."""
     return f"${_FORMULA_PARTS.sub(_as_math_part, formula)}$"
 
 
@@ -402,11 +392,7 @@ def _as_math_part(match: re.Match[str]) -> str:
 
 
 def power(number: float) -> str:
-    """Return a number in powers of ten, for captions and the labels of logarithmic axes.
-
-    >>> power(1.6e-6), power(1000.0), power(float("nan"))
-    ('2·10⁻⁶', '10³', 'nan')
-    """
+    """Return a number in powers of ten, for captions and the labels of logarithmic axes."""
     if not math.isfinite(number) or not number:
         return f"{number:g}"
     digits, exponent = f"{number:.0e}".split("e")

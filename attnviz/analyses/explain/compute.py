@@ -16,7 +16,7 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.attribution.decomposition import Decomposition, check_sums, decompose
 from attnviz.attribution.interventions import available_interventions, head_effects, intervene
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
-from attnviz.attribution.prediction import Choices, Prediction, logit_lens
+from attnviz.attribution.prediction import Choices, Prediction, Similarity, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
 from attnviz.attribution.target import Target, token_ids
@@ -238,7 +238,7 @@ def explain_prediction(
         heads=effects,
         lens=lens,
         notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
-        agreement=_verify(result.agreement, choices, site, split, value),
+        agreement=_verify(result.agreement, choices.logits, site, split, value),
         provenance=provenance or result.provenance,
     )
 
@@ -361,18 +361,14 @@ def _expect_generator(model: Model, how: str) -> None:
 
 
 def _verify(
-    report: AgreementReport,
-    choices: Choices,
-    site: Target,
-    split: Decomposition | None,
-    value: float,
+    report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, value: float
 ) -> AgreementReport:
     """Return a report that covers the sums of the split, and the number by the model as loaded."""
     if split is not None:
         report = check_sums(report, split.relative_error)
     ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
-    size = choices.logits.double().abs().max().item()
-    name = "similarity" if choices.other is not None else "logits"
+    size = logits.double().abs().max().item()
+    name = "similarity" if isinstance(site.readout, Similarity) else "logits"
     return check_hidden_states(report, ours, site.as_loaded(), name=name, scale=size)
 
 

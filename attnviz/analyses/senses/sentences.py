@@ -23,12 +23,6 @@ def find_word(word: str, sentence: str) -> tuple[Span, ...]:
 
     The 's of a possessive is not part of the word. If the sentence does not have the word itself,
     its regular English inflections count.
-
-    >>> sentence = "Banks lend; the bank's vault is in the Bank."
-    >>> [sentence[a:b] for a, b in find_word("bank", sentence)]
-    ['bank', 'Bank']
-    >>> find_word("bank", "Two banks merged.")
-    ((4, 9),)
     """
     for forms in ((word,), inflections(word)):
         alternatives = "|".join(map(regex.escape, forms))  # between word boundaries (UAX #29)
@@ -40,13 +34,7 @@ def find_word(word: str, sentence: str) -> tuple[Span, ...]:
 
 @cache
 def inflections(word: str) -> tuple[str, ...]:
-    """Return a word with the regular English endings of nouns and verbs.
-
-    >>> inflections("bat")
-    ('bats', 'bates', 'bated', 'bating', 'batted', 'batting')
-    >>> inflections("file")[:3], inflections("try")[-2:]
-    (('files', 'filed', 'filing'), ('tries', 'tried'))
-    """
+    """Return a word with the regular English endings of nouns and verbs."""
     last = word[-1:].casefold()
     if last == "e":
         return (f"{word}s", f"{word}d", f"{word[:-1]}ing")

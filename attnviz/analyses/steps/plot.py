@@ -173,11 +173,7 @@ def _draw_heading(page: Page, result: StepsResult) -> tuple[float, float | None]
 
 
 def _signed_number(end: float, value: float) -> str:
-    """Return a signed weight in few letters. end : the largest size beside it.
-
-    >>> [_signed_number(1.2, value) for value in (0.0, 0.24, 1.05)], _signed_number(0.001, 0.0005)
-    (['0', '0.2', '1.1'], '5e-04')
-    """
+    """Return a signed weight in few letters. end : the largest size beside it."""
     if value == 0:
         return "0"
     text = f"{value:.1f}" if end >= 1 else f"{value:.2f}" if end >= 0.1 else f"{value:.0e}"

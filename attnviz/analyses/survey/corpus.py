@@ -508,9 +508,6 @@ def batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
     tokens : the most positions of a batch, with padding; a single text may have more. The weights
     of a head are limited too.
-
-    >>> batches([5, 2, 9, 2], tokens=10)
-    [[1, 3], [0], [2]]
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):

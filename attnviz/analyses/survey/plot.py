@@ -356,10 +356,6 @@ def head_panels(
 
 
 def _rounded_up(number: float) -> float:
-    """Return the next number with one digit.
-
-    >>> _rounded_up(0.0031), _rounded_up(17.0), _rounded_up(0.4)
-    (0.004, 20.0, 0.4)
-    """
+    """Return the next number with one digit."""
     unit = 10.0 ** math.floor(math.log10(number))
     return float(f"{math.ceil(number / unit - 1e-9) * unit:.6g}")

@@ -14,14 +14,7 @@ from attnviz.attribution import tracing
 from attnviz.attribution.decomposition import FrozenNonlinearities, credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import METHODS, method
-from attnviz.attribution.target import (
-    Readout,
-    Score,
-    copies_of,
-    mask_token,
-    token_ids,
-    with_token_ids,
-)
+from attnviz.attribution.target import Readout, Score, copies_of, token_ids, with_token_ids
 from attnviz.errors import ModelError
 from attnviz.results.axis import join_axes, token_groups
 
@@ -188,15 +181,15 @@ def partial_split(score: Score) -> Tensor:
     parts = divide([word for word in token_groups(tokens).positions if ranked.issuperset(word)])
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
     size = max(1, batch_size(score.ids) // 2)
-    is_masked = score.readout.is_pooled and score.gate is None
+    mask = getattr(score.model.tokenizer, "mask_token_id", None)
     for start in range(0, len(parts), size):
         batch = parts[start : start + size]
         gates: Tensor | None = gates_without(score.ids.shape[1], batch, score.ids.device)
         copies = copies_of(score.inputs, 2 * len(batch))
-        if is_masked:
+        if score.readout.is_pooled and mask is not None:
             ids = token_ids(copies).clone()
             for run, words in enumerate(batch):
-                ids[run, list(chain(*words))] = mask_token(score.model)
+                ids[run, list(chain(*words))] = mask
             copies, gates = with_token_ids(copies, ids), None
         total += credits(score.readout, copies, score.direction, gates).double().cpu()
     return total / len(DIVISIONS)

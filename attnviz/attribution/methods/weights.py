@@ -70,10 +70,6 @@ def multiply_layers(weights: Iterable[Tensor]) -> Tensor:
     weights : the weights of each layer from the first, (H, T, T).
 
     Source: attention rollout (Abnar & Zuidema 2020, arXiv:2005.00928).
-
-    >>> multiply_layers([torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])])
-    tensor([[1.0000, 0.0000],
-            [0.5000, 0.5000]])
     """
     means = [layer.mean(0) for layer in weights]
     identity = torch.eye(means[0].shape[-1], dtype=means[0].dtype, device=means[0].device)
