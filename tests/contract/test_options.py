@@ -345,7 +345,7 @@ BAD = {
     **dict.fromkeys(
         (
             "text", "pair", "target", "word", "against", "knock_out", "patch", "reference",
-            "compare",
+            "compare", "similar_to",
         ),
         NOT_TEXT,
     ),
