@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 162
-LINES = 44_635
+LINES = 44_636
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -15,11 +15,10 @@ from attnviz.attribution.target import Readout, Target, base_of, copies_of
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
-from attnviz.inputs.batch import parse_inputs
 from attnviz.inputs.text import spelled
 from attnviz.inputs.tokens import TextSource
 from attnviz.models.pretrained import pooling_of
-from attnviz.pipeline.attend import Model
+from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
 from attnviz.results.base import Rules, Savable
 
@@ -41,8 +40,8 @@ class Prediction(Readout):
 
     @property
     def fixed(self) -> tuple[int, ...]:
-        """The positions that no reference changes: that of the mask."""
-        return self.rows if self.kind == "masked token" else ()
+        """The positions that no reference changes: that of the mask, or of a labeled word."""
+        return self.rows if self.kind in ("masked token", "label") else ()
 
     @property
     def number(self) -> Number:
@@ -74,7 +73,7 @@ class Similarity(Prediction):
 
     def __call__(self, output: Tensor) -> Tensor:
         """Return the number of each run, (N, 1), from the hidden states."""
-        pooled = Readout.__call__(self, output)
+        pooled = Readout.__call__(self, output.float())
         return pooled @ self.other[:, None] * pooled.square().sum(-1, keepdim=True).rsqrt()
 
 
@@ -125,9 +124,7 @@ class Choices:
     ) -> Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
         with in_other_text():
-            source = parse_inputs(other)
-            if source.several:
-                raise InputError("It is a list of texts. Give one of them.")
+            _, source, _ = parse_source("explain", model, other, {})
             second = encode_after(model, source, reading.bos, truncate=truncate).inputs
         pooling = pooling_of(model.name, model.module)
         notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
@@ -158,10 +155,7 @@ class Choices:
         has_labels = output.shape[-1] == getattr(config, "num_labels", None)
         if output.dim() == 3 and embeddings is None and has_labels:
             if word is None:
-                raise InputError(
-                    f"{model.name} labels each token. Name the word whose label is explained: "
-                    "--word (word=)."
-                )
+                raise InputError(f"{model.name} labels each token. Name a word: --word (word=).")
             row = reading.groups.positions[locate(word, reading.groups)][0]
             return cls(model, reading, "label", (row,), output[0, row])
         why = f"{model.name} does not label tokens. Leave it out."
@@ -197,7 +191,7 @@ class Choices:
         """What a classifier solves, by its config; a single logit is a score."""
         problem = getattr(self.model.module.config, "problem_type", None)
         is_score = len(self.logits) == 1 and problem != "multi_label_classification"
-        return "regression" if is_score else problem
+        return "regression" if is_score or self.other is not None else problem
 
     @property
     def is_distribution(self) -> bool:

@@ -30,6 +30,7 @@ from attnviz.runtime.compat import initialize, write_count
 Location = str | os.PathLike[str]
 SpecialTokens: TypeAlias = Literal["split", "parse"]
 _TOKENIZER_FILES = (*pretrained.VOCABULARY_FILES, "*.json", "*.txt", "*.jinja")
+_FOLDERS = "[!1]*/*"  # of a repository; not 1_Pooling, of sentence-transformers
 _version_of = attrgetter("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns")  # of a file
 _MODEL_FILES = (*_TOKENIZER_FILES, "model*.safetensors", ADAPTER)
 _DTYPES = {
@@ -532,7 +533,7 @@ def _fetch(name: str, patterns: tuple[str, ...]) -> Path:
 
     similar = did_you_mean(name, list(NAMED))
     try:
-        return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=[*patterns], ignore_patterns=[_FOLDERS]))
     except errors.HFValidationError:
         reason = "this is not a hub name. Give a folder or 'owner/name'."
     except errors.GatedRepoError:

@@ -51,6 +51,7 @@ _ARGUMENTS = {
     "image": ("pixel_values",),
     "audio": ("input_features", "input_values"),
 }
+_CHANGING = {"Dense", "LayerNorm", "CNN", "LSTM", "WordWeights", "BoW", "WeightedLayerPooling"}
 _POOLINGS = {  # as sentence-transformers names them
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "first",
@@ -394,11 +395,13 @@ def pooling_of(name: str, module: PreTrainedModel) -> str | None:
     None if it is no such model. InputError if the cosine of its embeddings needs more than that.
     """
     folder = Path(module.name_or_path or "")
-    if not (file := folder / "1_Pooling" / "config.json").is_file():
+    file, modules = folder / "1_Pooling" / "config.json", folder / "modules.json"
+    if not (file.is_file() and modules.is_file()):
         return None
     used = [mode for mode, is_used in read_json(name, file).items() if is_used is True]
     found = [_POOLINGS.get(mode) for mode in used if mode.startswith("pooling_mode_")]
-    if len(found) != 1 or found[0] is None or any(folder.glob("*_Dense")):
+    others = _CHANGING.intersection(re.findall(r"(\w+)\"", modules.read_text("utf-8")))
+    if len(found) != 1 or found[0] is None or others:
         raise InputError(
             f"{name} does more than to pool the mean, the first or the last of its states, so its "
             "similarities cannot be explained. Choose another model."

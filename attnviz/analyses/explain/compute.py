@@ -82,7 +82,7 @@ def explain(
     reference : str, optional
         What the text is compared with. "gate", the default: the same text, where every token may
         attend only to itself, to special tokens and to the attention sink. "mask", the default of
-        a similarity if the model has a mask token: the same text, where all other words are masked.
+        a similarity of mean states if there is a mask token: the text with other words masked.
         Otherwise a text with the same number of tokens, also as ids or messages.
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
@@ -171,17 +171,18 @@ def explain_prediction(
     """Explain a prediction by known methods, as `explain`; `measure` changes each word."""
     reading, model, readout = choices.reading, site.model, site.readout
     assert isinstance(readout, Prediction)
-    optional = measure and reference in (None, "gate")
+    is_mean = isinstance(readout, Similarity) and readout.is_pooled
+    optional = measure and (reference is None or str(reference) == "gate")
     if reference is None:
         has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
-        reference = "mask" if has_mask and readout.is_pooled else "gate"
+        reference = "mask" if has_mask and is_mean else "gate"
     compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
     with tracing(model):
         value = site.outputs(1).item()
     split, missing = _decompose(site, compared, value, optional=optional)
     is_gated = split is not None and compared.gate is not None
-    is_same = {"masked token": True, "next token": is_gated, "label": is_gated}
+    is_same = {"masked token": True, "label": True, "next token": is_gated}
     # The positions with no difference to measure
     same = {reading.sink, *([at] if is_same.get(readout.kind) else [])}
     unmeasured = tuple(index for index, rows in enumerate(groups.positions) if same & {*rows})
@@ -189,7 +190,7 @@ def explain_prediction(
     with tracing(model):
         words = [groups.positions[index] for index in others]
         # A word that others cannot read still counts in a mean over all words.
-        is_hidden = split is not None and not readout.is_pooled
+        is_hidden = split is not None and not is_mean
         left_out = ("replace",) if is_hidden else ("replace", "knock-out")
         changes = [name for name in available_interventions(model) if name not in left_out]
         changes = [*changes, "replace"] if measure else []

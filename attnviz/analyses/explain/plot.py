@@ -127,7 +127,9 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         title = f"{same} of {len(rows)} rows {verb} “{word}” first"
         top = page.subtitle(page.left, top, title, right - page.left) + 0.02
     key = "shares of the largest number of each row"
-    key += "; partial split: contributions where some words are hidden" * ("partial split" in rows)
+    hidden = "masked" if result.kind == "similarity" else "hidden"
+    if "partial split" in rows:
+        key += f"; partial split: contributions where some words are {hidden}"
     if len(shown) < len(result.sources):
         key += f", for the {len(shown)} strongest words"
     if has_rho:

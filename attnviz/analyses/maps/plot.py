@@ -696,7 +696,7 @@ def _draw_below(
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
-        small = scale.uninformative & (weights < 0.5)  # less than half of a row
+        small = scale.uninformative & (weights < 0.5 * (look.annot is None))  # half of a row
         written = grid.spaced((weights >= least) & (~small | claimed))
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)

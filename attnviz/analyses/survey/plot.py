@@ -74,7 +74,7 @@ def survey(
         directions = grid_of(result.heads)[0].directions
         of_what = " of signed weights" * result.signed
         top = page.subtitle(page.left, top, f"Each statistic{of_what}: {directions}", page.room)
-        end = "the number above; faint: like shuffled keys"
+        end = "the number above; faint: not surely unlike shuffled keys"
         bars = [("each panel: 0", ScalarMappable(cmap=theme().weights), end)]
         top = draw_scales(page, bars, (page.left, page.right), top + 0.03) + 0.08
         top = head_panels(page, result.heads, panels, top)

@@ -106,11 +106,29 @@ def with_pooling(tmp_path, model, modes):
     return str(folder)
 
 
+def test_an_embedding_that_another_layer_changes_is_refused(tmp_path, model):
+    folder = Path(with_pooling(tmp_path, model, {"pooling_mode_mean_tokens": True}))
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["type"] = "sentence_transformers.models.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="does more than to pool"):
+        attnviz.explain("a river", similar_to="a stream", model=str(folder))
+
+
+def test_a_cosine_is_no_probability(tokenizer):
+    module = tiny("bert")
+    module.config.problem_type = "multi_label_classification"
+    labels = attnviz.load(module, tokenizer=tokenizer)
+    why = attnviz.explain("a river", similar_to="a stream", model=labels, methods=())
+    assert why.probability != why.probability
+    assert "probability" not in why.finding
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
         ("", "In the other text: The text is empty"),
-        (["a river", "a stream"], "In the other text: It is a list of texts"),
+        (["a river", "a stream"], "In the other text: explain reads one text"),
         ("a stream " * 400, "In the other text: The text has 802 tokens"),
     ],
 )

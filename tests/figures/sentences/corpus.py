@@ -107,7 +107,7 @@ SURVEY.words(
     "Mean weight of heads with a role (line: even weights)",
     "Each statistic: layers down, heads across",
     "each panel: 0",
-    "the number above; faint: like shuffled keys",
+    "the number above; faint: not surely unlike shuffled keys",
 )
 
 
