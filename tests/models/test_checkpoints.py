@@ -248,7 +248,8 @@ def test_only_safetensors_and_settings_are_fetched(monkeypatch, folder):
     def fetch(name, *, allow_patterns, ignore_patterns):
         files = ["model.safetensors", "model-00001-of-00002.safetensors", "config.json",
                  "tokenizer.json", "1_Pooling/config.json", "pytorch_model.bin",
-                 "modeling.py", "tf_model.h5", "x.pt", "sub/model.safetensors", "sub/config.json", "x.pkl", "a.safetensors"]  # fmt: skip
+                 "modeling.py", "tf_model.h5", "x.pt", "sub/model.safetensors", "sub/config.json",
+                 "x.pkl", "a.safetensors"]  # fmt: skip
         taken = huggingface_hub.utils.filter_repo_objects(
             files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
         )

@@ -258,8 +258,11 @@ def mean_effect(causal, ranked):
     return (rows * (sizes.mean() / np.where(sizes > 0, sizes, np.inf))[:, None]).mean(0)
 
 
-def question(facts):
-    return {"target": facts.target, "other": facts.against}
+def question(facts, said=()):
+    """Return the choices, and what moves the number, if it is said: the context, or all words."""
+    alone = "may read only itself" in facts.reference
+    moved = {"moved": "context" if alone else "text"} if "moved" in said else {}
+    return {"target": facts.target, "other": facts.against} | moved
 
 
 def direction(facts):
@@ -282,7 +285,7 @@ def strongest_word(facts):
 
 @EXPLAIN.sentence(
     f"“<word:w>” <verb:raises|lowers> {QUESTION} <how:most|least>",
-    f"The context <verb:raises|lowers> {QUESTION}, “<word:w>” <how:most|least>",
+    f"The <moved:context|text> <verb:raises|lowers> {QUESTION}, “<word:w>” <how:most|least>",
 )
 def explain_headline(facts, said):
     first = strongest_word(facts)
@@ -290,16 +293,16 @@ def explain_headline(facts, said):
         return []
     verb = "raises" if direction(facts) >= 0 else "lowers"
     word = numbered(facts.words)[first]
-    return question(facts) | {"word": word, "verb": verb, "how": "most"}
+    return question(facts, said) | {"word": word, "verb": verb, "how": "most"}
 
 
 @EXPLAIN.sentence(
-    f"The context <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
+    f"The <moved:context|text> <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
     f"Interventions disagree on which word <verb:raises|lowers> {QUESTION} most",
 )
 def explain_disagree(facts, said):
     assert strongest_word(facts) is None, "they agree"
-    return question(facts) | {"verb": "raises" if direction(facts) >= 0 else "lowers"}
+    return question(facts, said) | {"verb": "raises" if direction(facts) >= 0 else "lowers"}
 
 
 @EXPLAIN.sentence(
