@@ -3,6 +3,7 @@
 The corpus has repeated tokens, commas, and texts of different lengths.
 """
 
+import copy
 import inspect
 
 import pytest
@@ -74,3 +75,10 @@ def without_changed_words():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("attnviz.analyses.shift.compute.intervene", lambda *_: {})
         yield
+
+
+@pytest.fixture
+def without_bos(bare_tokenizer):
+    """A tokenizer that adds no special tokens, and has no BOS token yet."""
+    assert bare_tokenizer.bos_token is None
+    return copy.deepcopy(bare_tokenizer)
