@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnviz.attribution import tracing
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.target import Readout, Score, Target, base_of, mask_token
+from attnviz.attribution.target import Readout, Score, Target, base_of, mask_id, mask_token
 from attnviz.attribution.tracing import Elementwise, StoredRun
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
@@ -77,8 +77,7 @@ def intervene(
 
 def available_interventions(model: Model) -> tuple[str, ...]:
     """Return the interventions that a model allows, the default first."""
-    has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
-    return ALL if has_mask else ("knock-out", "replace", "delete")
+    return ALL if mask_id(model) is not None else ("knock-out", "replace", "delete")
 
 
 def substitute_each(target: Target, words: Words, tokens: Sequence[int]) -> Tensor:

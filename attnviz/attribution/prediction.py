@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from attnviz.attribution.reference import Reading, encode_after, in_other_text, is_causal
-from attnviz.attribution.target import Readout, Target, base_of, copies_of
+from attnviz.attribution.target import Readout, Target, base_of, copies_of, mask_id
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
@@ -129,16 +129,14 @@ class Choices:
         pooling = pooling_of(model.name, model.module)
         notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
         every = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
-        readouts, vectors = [], []
-        for inputs in (reading.inputs, second):
-            rows = tuple(range(inputs["input_ids"].shape[1]))[every]
-            readouts.append(Readout(base_of(model.module), rows))
-            with restoring(model.module):
-                vectors.append(normalize(readouts[-1].run(inputs)[0], dim=0))
-        cosine = (vectors[0] @ vectors[1])[None]
+        both, base = (reading.inputs, second), base_of(model.module)
+        rows = [tuple(range(one["input_ids"].shape[1]))[every] for one in both]
+        with restoring(model.module):
+            pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
+        here, there = (normalize(vector, dim=0) for vector in pooled)
         (text,) = source.texts or ("",)
-        known = spelled(model.checkpoint, text)[0], vectors[1]
-        return cls(model, reading, "similarity", readouts[0].rows, cosine, notes, known)
+        known = spelled(model.checkpoint, text)[0], there
+        return cls(model, reading, "similarity", rows[0], (here @ there)[None], notes, known)
 
     @classmethod
     def of(cls, model: Model, reading: Reading, word: str | None = None) -> Choices:
@@ -172,8 +170,7 @@ class Choices:
                 f"{model.name} {head}. Use a model with one, such as --model smollm2 "
                 "(model='smollm2') or a classifier of texts."
             )
-        mask = getattr(model.tokenizer, "mask_token_id", None)
-        masked = tuple(row for row, token in enumerate(ids) if token == mask)
+        masked = tuple(row for row, token in enumerate(ids) if token == mask_id(model))
         if masked and not reading.stacks:
             note = f"the text has {len(masked)} mask tokens: the first is explained"
             notes = [note] if len(masked) > 1 else []

@@ -289,8 +289,14 @@ class Score(Target):
         return (numbers @ self.direction.to(numbers)).sum()
 
 
+def mask_id(model: Model) -> int | None:
+    """Return the id of the model's mask token, if it has one."""
+    token: int | None = getattr(model.tokenizer, "mask_token_id", None)
+    return token
+
+
 def mask_token(model: Model) -> int:
     """Return the id of the model's mask token, or raise InputError if there is none."""
-    if (token := getattr(model.tokenizer, "mask_token_id", None)) is not None:
-        return int(token)
+    if (token := mask_id(model)) is not None:
+        return token
     raise InputError(f"{model.name} has no mask token. Choose another reference or intervention.")

@@ -33,6 +33,8 @@ def wrong_rotary_base(record: AttentionRecord) -> AttentionRecord:
     return replace(record, rotation=(angles.cos(), angles.sin()))
 
 
+PLANTS = {one.name: one.plant for one in BY_NAME.values()}
+PLANTS["wrong_rotary_base"] = wrong_rotary_base
 # Of the formula: each fault by its name, and whether it can be planted in an attention.
 OF_FORMULA: dict[str, Callable[[AttentionRecord], bool]] = {
     "scale_one_percent_off": lambda record: True,
@@ -66,13 +68,11 @@ def run(name: str, dtype: str, names: frozenset[str] = frozenset()) -> dict[str,
     for text, captured in enumerate(captures):
         values, accepted = before[text]
         for fault, applies in OF_FORMULA.items():
-            own = fault == "wrong_rotary_base"
-            plant = wrong_rotary_base if own else BY_NAME[fault].plant
             last, record, reference = _with_softmax(captured)[-1]
             if not applies(record):
                 continue
             row = judge(
-                plant(record),
+                PLANTS[fault](record),
                 reference,
                 {stage: of for (number, stage), of in values.items() if number == last},
                 {stage: of for (number, stage), of in accepted.items() if number == last},

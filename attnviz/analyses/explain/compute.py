@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Choices, Prediction, Similarity, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
-from attnviz.attribution.target import Target, token_ids
+from attnviz.attribution.target import Target, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
@@ -137,14 +137,14 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
+    finish = partial(explain_prediction, reference=reference, methods=names, heads=heads)
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
         refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
         reading = read(model, source, truncate=truncate)
         choices = Choices.like(model, reading, similar_to, truncate=truncate)
-        how: dict[str, Any] = {"methods": names, "heads": heads, "reference": reference}
-        return explain_prediction(choices.target(0, None), choices, **how)
+        return finish(choices.target(0, None), choices)
     if input_kinds(model.module) == ("text",) and has_text_decoder(model.module):
         source = replace(source, targets=[_prefix(model, "" if decoder is None else decoder)])
     else:
@@ -155,7 +155,7 @@ def explain(
         model, source, target, against, word, log=log, more=more, last=last, truncate=truncate
     )
     choices.notes[:0] = notes
-    return explain_prediction(site, choices, reference=reference, methods=names, heads=heads)
+    return finish(site, choices)
 
 
 def explain_prediction(
@@ -174,8 +174,7 @@ def explain_prediction(
     is_mean = isinstance(readout, Similarity) and readout.is_pooled
     optional = measure and (reference is None or str(reference) == "gate")
     if reference is None:
-        has_mask = getattr(model.tokenizer, "mask_token_id", None) is not None
-        reference = "mask" if has_mask and is_mean else "gate"
+        reference = "mask" if is_mean and mask_id(model) is not None else "gate"
     compared = make_reference(site, reference, reading)
     groups, result, at = reading.groups, reading.result, readout.positions[0]
     with tracing(model):
@@ -190,8 +189,7 @@ def explain_prediction(
     with tracing(model):
         words = [groups.positions[index] for index in others]
         # A word that others cannot read still counts in a mean over all words.
-        is_hidden = split is not None and not is_mean
-        left_out = ("replace",) if is_hidden else ("replace", "knock-out")
+        left_out = ("replace", "knock-out") if split is None or is_mean else ("replace",)
         changes = [name for name in available_interventions(model) if name not in left_out]
         changes = [*changes, "replace"] if measure else []
         lost = intervene(site, words, changes, avoided=token_ids(compared.inputs))

@@ -286,7 +286,8 @@ class ExplainResult(WordResult):
         text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {value} here"
         if self.decomposition is not None:
             other = "without context" if "only itself" in self.reference else "in the reference"
-            other = "with all words masked" if "all words are" in self.reference else other
+            if "all words are" in self.reference:
+                other = "with all words masked"
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {share}." if share else "."
         first = self.strongest

@@ -21,7 +21,6 @@ from attnviz.analyses.maps.result import (
 from attnviz.errors import InputError, whole_number, whole_numbers
 from attnviz.heads import resting_heads
 from attnviz.results import (
-    AgreementReport,
     AttentionRecord,
     AttentionResult,
     Axis,
@@ -198,17 +197,18 @@ def head_maps(
     >>> maps.weights.shape  # layers × heads × queries × keys
     torch.Size([1, 12, 5, 5])
     """
-    return _head_maps(result, result.checked_agreement, layer=layer, words=words, special=special)
+    maps = _head_maps(result, layer=layer, words=words, special=special)
+    return replace(maps, agreement=result.checked_agreement)
 
 
 def _head_maps(
     result: AttentionResult,
-    agreement: AgreementReport,
     *,
     layer: int | None = None,
     words: bool = True,
     special: Special = "keep",
 ) -> HeadMaps:
+    """Return the maps as `head_maps` does, with an agreement that is not checked again."""
     stack, notes = result.stack(), [*result.notes]
     layers = stack.attentions if layer is None else (stack.layer(layer),)
     if len({(attention.kept, attention.size) for attention in layers}) > 1:
@@ -227,7 +227,7 @@ def _head_maps(
         stack=layers[0].stack,
         layers=tuple(attention.layer for attention in layers),
         notes=tuple(dict.fromkeys(notes)),
-        agreement=agreement,
+        agreement=result.agreement,
         provenance=result.provenance,
         sides=(left.side, across.side),
         heads=layers[0].kept if stack.streamed else (),
@@ -239,17 +239,14 @@ def _head_maps(
 
 
 def make_overview(result: AttentionResult, *, words: bool, special: Special) -> HeadMaps | None:
-    """Return the maps of all heads, with an agreement that is not checked again.
-
-    None if their sizes differ, or for too many weights.
-    """
+    """Return the maps of all heads; None if their sizes differ, or for too many weights."""
     if result.streamed:
         heads = {(layer.kept, layer.heads) for layer in result.stack().streamed}
-        return _head_maps(result, result.agreement) if len(heads) == 1 else None
+        return _head_maps(result) if len(heads) == 1 else None
     shapes = [(record.heads, *record.size) for record in result.stack()]
     if len(set(shapes)) > 1 or sum(map(math.prod, shapes)) > 100_000_000:
         return None
-    return _head_maps(result, result.agreement, words=words, special=special)
+    return _head_maps(result, words=words, special=special)
 
 
 def _treat_special(
@@ -593,7 +590,7 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
 
 
 def _resting(result: AttentionResult, layer: int) -> list[bool]:
-    return resting_heads(_head_maps(result, result.agreement, layer=layer))
+    return resting_heads(_head_maps(result, layer=layer))
 
 
 def _noun(axis: Axis) -> str:

@@ -696,8 +696,10 @@ def _draw_below(
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
-        small = scale.uninformative & (weights < 0.5 * (look.annot is None))  # half of a row
-        written = grid.spaced((weights >= least) & (~small | claimed))
+        shown = weights >= least
+        if look.annot is None:  # of gray cells only those that take half of a row
+            shown &= ~scale.uninformative | (weights >= 0.5) | claimed
+        written = grid.spaced(shown)
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
     scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}

@@ -141,9 +141,10 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
     ax = page.axes(page.left + AXIS_ROOM, top, across * grid.columns, down * grid.rows)
     line: dict[str, Any] = {"edgecolor": theme().faint, "linewidth": min(0.4, 4 * across)}
     claim = line | {"edgecolor": theme().claim, "linewidth": min(0.9, 8 * across), "zorder": 2}
-    claimed = [*colors][-1:] * (not any(one.confirmed for one in result.confirmations))
+    is_confirmed = any(one.confirmed for one in result.confirmations)  # then the title says so
+    claimed = None if is_confirmed else next(reversed(colors), None)
     for place, role in zip(places, result.roles, strict=True):
-        fill, look = colors.get(role, theme().ground), claim if role in claimed else line
+        fill, look = colors.get(role, theme().ground), claim if role and role == claimed else line
         ax.add_patch(Rectangle(grid.place(*place), 1, 1, facecolor=fill, clip_on=False, **look))
     ax.set(xlim=(0, grid.columns), ylim=(grid.rows, 0))
     ax.spines[:].set_visible(False)

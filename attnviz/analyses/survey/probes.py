@@ -16,7 +16,7 @@ from attnviz.attribution.interventions import Head, measure_without, token_of, w
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.reference import is_causal, read
-from attnviz.attribution.target import Target, unembedding_of
+from attnviz.attribution.target import Target, mask_id, unembedding_of
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError, expect_names
 from attnviz.inputs.batch import encode
@@ -241,8 +241,7 @@ class Answers:
     ) -> Answers:
         """Find them; raise ModelError if the model reads the text in other tokens."""
         end = max(row for row, is_special in enumerate(special) if not is_special) + 1
-        mask = getattr(model.tokenizer, "mask_token_id", None)
-        masks = [row for row, token in enumerate(ids) if token == mask]
+        masks = [row for row, token in enumerate(ids) if token == mask_id(model)]
         places = masks or list(range(end - text.answers, end))
         rows = places if masks else [place - 1 for place in places]
         tokens = [token_of(model, word) for word in text.copied]

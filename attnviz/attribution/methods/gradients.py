@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from attnviz.attribution import tracing
 from attnviz.attribution.decomposition import FrozenNonlinearities, credits
 from attnviz.attribution.interventions import batch_size, gates_without
 from attnviz.attribution.methods import METHODS, method
-from attnviz.attribution.target import Readout, Score, copies_of, token_ids, with_token_ids
+from attnviz.attribution.target import Readout, Score, copies_of, mask_id, token_ids, with_token_ids
 from attnviz.errors import ModelError
 from attnviz.results.axis import join_axes, token_groups
 
@@ -66,7 +65,7 @@ def integrated_gradients(score: Score) -> Tensor:
     Source: Sundararajan et al. 2017, arXiv:1703.01365.
     """
     end, lengths = _embed(score, score.ids)
-    if getattr(score.model.tokenizer, "mask_token_id", None) is None:
+    if mask_id(score.model) is None:
         start = end * score.visible[:, None].to(end)
     else:
         start, _ = _embed(score, score.masked_ids())
@@ -181,17 +180,18 @@ def partial_split(score: Score) -> Tensor:
     parts = divide([word for word in token_groups(tokens).positions if ranked.issuperset(word)])
     total = torch.zeros(score.ids.shape[1], dtype=torch.float64, device="cpu")
     size = max(1, batch_size(score.ids) // 2)
-    mask = getattr(score.model.tokenizer, "mask_token_id", None)
+    mask = mask_id(score.model) if score.readout.is_pooled else None
     for start in range(0, len(parts), size):
         batch = parts[start : start + size]
-        gates: Tensor | None = gates_without(score.ids.shape[1], batch, score.ids.device)
-        copies = copies_of(score.inputs, 2 * len(batch))
-        if score.readout.is_pooled and mask is not None:
-            ids = token_ids(copies).clone()
+        runs, gates = copies_of(score.inputs, 2 * len(batch)), None
+        if mask is None:
+            gates = gates_without(score.ids.shape[1], batch, score.ids.device)
+        else:
+            ids = token_ids(runs).clone()
             for run, words in enumerate(batch):
-                ids[run, list(chain(*words))] = mask
-            copies, gates = with_token_ids(copies, ids), None
-        total += credits(score.readout, copies, score.direction, gates).double().cpu()
+                ids[run, [piece for word in words for piece in word]] = mask
+            runs = with_token_ids(runs, ids)
+        total += credits(score.readout, runs, score.direction, gates).double().cpu()
     return total / len(DIVISIONS)
 
 
