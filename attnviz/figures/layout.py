@@ -176,7 +176,7 @@ class Page:
             refuse_given(
                 "figure has its own width. Leave one out.", width=width != style.FULL_WIDTH
             )
-            width = into.bbox.width / into.dpi / MM
+            width = float(into.bbox.width) / into.dpi / MM  # of numpy
         if not 40 <= width <= 2000:
             raise InputError(
                 f"The width must be 40 to 2000 mm, not {width:g}. "

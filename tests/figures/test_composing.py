@@ -56,6 +56,20 @@ def test_pages_fill_parts_of_a_figure(train):
     assert left.get_label() == alone.get_label()
 
 
+@pytest.mark.parametrize("width", [3.4, 12])
+@pytest.mark.parametrize("name", ["senses", "shift", "ablate"])
+def test_what_is_computed_fills_a_figure_too(name, width):
+    compute = {
+        "senses": lambda: attnviz.senses("bank"),
+        "shift": lambda: attnviz.shift("bank", "We sat on the bank of the river."),
+        "ablate": lambda: attnviz.ablate("the train left", word="train", heads=[(0, 1), (5, 3)]),
+    }
+    figure = plt.figure(figsize=(width, 4))
+    assert getattr(attnviz.plot, name)(compute[name](), figure=figure) is figure
+    figure.canvas.draw()
+    check_texts(figure)
+
+
 def test_a_figure_has_a_width_of_its_own(train):
     figure = plt.figure(figsize=(4, 1))
     assert attnviz.plot.heads(train, figure=figure) is figure

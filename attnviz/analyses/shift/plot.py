@@ -259,7 +259,7 @@ class _Picture:
         look = {"color": colors.side_pale[result.sign < 0], "alpha": 0.45}
         self.ax.fill_between(xs, here, other, linewidth=0, zorder=1, **look)
         halo = [withStroke(linewidth=1.8, foreground=colors.ground)]
-        word = f"“{literal(result.word, 14)}” " * (self.page.width >= WIDE)
+        word = f"“{literal(result.word, 14)}” " if self.page.width >= WIDE else ""
         for path, end, name, up, line, ink, thick, weight in (
             (other, 1, result.without, -result.sign, colors.gray, colors.muted, 1.4, "normal"),
             (here, 0, "in the text", result.sign, colors.ink, colors.ink, 2.0, "bold"),
