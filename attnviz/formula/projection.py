@@ -28,7 +28,7 @@ def linear(
             [3.5000, 4.0000],
             [4.5000, 6.0000]])
     """
-    return X @ W if b is None else X @ W + b
+    return torch.nn.functional.linear(X, W.mT, b)
 
 
 def head_linear(
@@ -47,8 +47,9 @@ def head_linear(
             [4.],
             [7.]])
     """
-    heads = X.unsqueeze(-3) @ W
-    return heads if b is None else heads + b.unsqueeze(-2)
+    tokens = X.flatten(0, -2).expand(len(W), -1, -1)
+    heads = tokens @ W if b is None else torch.baddbmm(b.unsqueeze(-2), tokens, W)
+    return heads.unflatten(1, X.shape[:-1]).movedim(0, -3)
 
 
 def share(x: Float[Tensor, "*N T r"], beside: Float[Tensor, "*N h T d"]) -> Float[Tensor, "..."]:

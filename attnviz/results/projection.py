@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -179,6 +181,7 @@ def project_all(
     Texts with one projection are one product, and layers with the same steps take them together.
     """
     found: list[dict[str, Tensor]] = [{} for _ in records]
+    in_dtype = cache(methodcaller("to", dtype))  # queries, keys and values have one input
     for stage in (stage for stage in ("query", "key", "value") if stage in wanted):
         begun: list[tuple[range, tuple[Step, ...], Tensor, Angles | None]] = []
         start = 0
@@ -187,7 +190,7 @@ def project_all(
             part: HeadProjection | None = getattr(one.projection, stage, None)
             X = source(one, stage)
             if part is not None and X is not None:
-                begun.append((numbers, part.after, begin(part, X.to(dtype)), one.rotation))
+                begun.append((numbers, part.after, begin(part, in_dtype(X)), one.rotation))
         for (steps, turns, *_), several in itertools.groupby(begun, _kind_of_steps):
             texts, _, heads, angles = zip(*several, strict=True)
             if steps:  # which are the same for all tokens
@@ -282,8 +285,9 @@ def follow(
 def _before_output(record: AttentionRecord, heads: Tensor) -> tuple[Tensor, Linear]:
     """Take the steps between the head output and W^O, which is returned too."""
     projection: Any = record.projection  # known where `has_output`
-    X = _to(record.input, heads)
-    return follow(projection.before_output, heads, X=X), projection.output
+    steps = projection.before_output
+    X = _to(record.input, heads) if steps else None
+    return follow(steps, heads, X=X), projection.output
 
 
 def _round(rounding: Rounding, X: Tensor) -> Tensor:
