@@ -1,6 +1,6 @@
 """Commands made of public functions: a parameter is an option, and its docstring the help.
 
-`attnviz/commands.py` declares what no signature says.
+`attnviz/app.py` declares what no signature says.
 """
 
 from __future__ import annotations
