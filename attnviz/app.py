@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
+from attnviz import terminal
 from attnviz.analyses.example import check_source
 from attnviz.errors import (
     AttnvizError,
@@ -31,7 +32,6 @@ from attnviz.errors import (
     require,
 )
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
-from attnviz.terminal import console as terminal
 from attnviz.terminal.command import COMMANDS, Call, Command
 from attnviz.terminal.options import parse_word_pair
 

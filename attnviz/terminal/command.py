@@ -25,7 +25,7 @@ from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
 from attnviz.figures import documented
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime.progress import say
-from attnviz.terminal.console import console, print_json, print_verdict, progress_bar
+from attnviz.terminal import console, print_json, print_verdict, progress_bar
 from attnviz.terminal.options import ADVANCED, FURTHER, SYNTAX, option, parse_index, typed
 
 if TYPE_CHECKING:

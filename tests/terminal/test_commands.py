@@ -19,7 +19,7 @@ from media import RATE, chirp, processor_of, seeing
 from transformers import LlamaConfig, LlamaModel, Wav2Vec2FeatureExtractor
 
 import attnviz
-from attnviz.terminal.console import LiteralConsole
+from attnviz.terminal import LiteralConsole
 
 TEXT = "the train left the station"
 STAGES = ["query", "key", "value", "scores", "weights", "head output", "output"]
