@@ -58,8 +58,7 @@ from attnviz.results.projection import (
     project_all,
     source,
 )
-from attnviz.runtime.libraries import free
-from attnviz.runtime.precision import exact_products
+from attnviz.runtime.libraries import exact_products, free
 
 CANARY = 1.01  # the factor on the scale that must be caught
 Values: TypeAlias = dict[str, Tensor]  # of each stage, heads first

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attnviz.agreement import verdict
 from attnviz.results import LinearAttention, LinearReference, StageCheck
-from attnviz.runtime.precision import exact_products
+from attnviz.runtime.libraries import exact_products
 
 _SLOPE = 1e-5  # off by which a slope always passes
 _ERRORS = 6  # standard errors that pass

@@ -32,8 +32,7 @@ from attnviz.models.devices import held_whole, input_device
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.runtime import compat
-from attnviz.runtime.libraries import MemoryBudget, translate
-from attnviz.runtime.precision import full_float32
+from attnviz.runtime.libraries import MemoryBudget, full_float32, translate
 
 # Whether a model draws random numbers or writes weights, once it has run, or its plan says so.
 needs_isolation: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()

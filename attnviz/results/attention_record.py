@@ -16,7 +16,7 @@ from attnviz.formula.attention import HIDDEN, scaled_scores, soft_cap, softmax, 
 from attnviz.results.axis import Axis
 from attnviz.results.base import Rules, Savable, doc, documented, fits
 from attnviz.results.projection import Projection
-from attnviz.runtime.precision import exact_products
+from attnviz.runtime.libraries import exact_products
 
 _ALL = slice(None)
 _CELLS = {"cpu": 2**22, "cuda": 2**26}  # of a mask that are read at once

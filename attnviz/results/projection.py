@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from attnviz.formula import projection as formula
 from attnviz.formula.attention import merge_heads, repeat_heads, split_heads
 from attnviz.results.base import Savable, doc, documented
-from attnviz.runtime.precision import exact_products
+from attnviz.runtime.libraries import exact_products
 
 if TYPE_CHECKING:
     from attnviz.results.attention_record import AttentionRecord

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attnviz.results import MapSummary
-from attnviz.runtime.precision import exact_products
+from attnviz.runtime.libraries import exact_products
 from attnviz.streaming import cpu, gpu, reference
 from attnviz.streaming.reference import MapBuffers, ScoreSpec
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import attnviz
 from attnviz import agreement
-from attnviz.runtime.precision import exact_products, full_float32
+from attnviz.runtime.libraries import exact_products, full_float32
 from attnviz.streaming import ScoreSpec, attend
 
 MATMUL = torch.backends.cuda.matmul
