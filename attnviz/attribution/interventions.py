@@ -19,7 +19,7 @@ from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Model
 from attnviz.results.base import Rules, Savable
-from attnviz.runtime.progress import part, track
+from attnviz.runtime import part, track
 
 Head: TypeAlias = tuple[int, int]  # layer, head
 Ablation: TypeAlias = Literal["zero", "mean", "resample"]

@@ -42,8 +42,7 @@ from attnviz.results import (
     MaskRule,
     Reference,
 )
-from attnviz.runtime import compat
-from attnviz.runtime.progress import part
+from attnviz.runtime import compat, part
 from attnviz.streaming import ScoreSpec, attend
 
 _LINEAR_START = 64  # tokens, from which is learned what is linear

@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 from attnviz.errors import InputError, did_you_mean, expect_unicode
 from attnviz.results.attention_result import AttentionResult, one_result
 from attnviz.results.base import Savable
-from attnviz.runtime.progress import notebook_bar
+from attnviz.runtime import notebook_bar
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.runtime.progress import track
+from attnviz.runtime import track
 from attnviz.streaming.reference import LOG2_E, NEVER, MapBuffers, ScoreSpec
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnviz.formula.attention import repeat_heads
 from attnviz.results import AttentionRecord, MapSummary, MaskRule, cell_sizes
+from attnviz.runtime import track
 from attnviz.runtime.compat import fill_with_zeros
-from attnviz.runtime.progress import track
 
 NEVER = -1e30  # used for -∞ where 0 · -∞ would be NaN
 LOG2_E = 1.4426950408889634

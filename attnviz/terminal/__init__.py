@@ -14,7 +14,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.runtime.progress import is_listened, listening, say
+from attnviz.runtime import is_listened, listening, say
 
 if TYPE_CHECKING:
     from attnviz.models.architectures import Architecture

@@ -24,7 +24,7 @@ import attnviz
 from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
 from attnviz.figures import documented
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
-from attnviz.runtime.progress import say
+from attnviz.runtime import say
 from attnviz.terminal import console, print_json, print_verdict, progress_bar
 from attnviz.terminal.options import ADVANCED, FURTHER, SYNTAX, option, parse_index, typed
 

@@ -9,7 +9,7 @@ from huggingface_hub.utils.tqdm import tqdm  # noqa: F401  loads the module
 
 import attnviz
 from attnviz.results.arguments import checked
-from attnviz.runtime.progress import listening, part, say, track
+from attnviz.runtime import listening, part, say, track
 
 
 def test_parts_of_a_task_share_its_progress():

@@ -27,8 +27,8 @@ from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.axis import locate_known
+from attnviz.runtime import track
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.progress import track
 
 
 @checked_scalars

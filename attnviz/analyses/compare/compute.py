@@ -36,8 +36,8 @@ from attnviz.models.checkpoint import locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AttentionResult, Provenance
 from attnviz.results.arguments import checked_scalars
+from attnviz.runtime import part, say
 from attnviz.runtime.libraries import release_unused
-from attnviz.runtime.progress import part, say
 
 Checkpoint: TypeAlias = "Model | Loadable | Callable[[], Model]"
 

@@ -32,8 +32,8 @@ from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.arguments import checked_scalars
+from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.progress import part, track
 
 _TOP = 5  # predictions that are listed
 

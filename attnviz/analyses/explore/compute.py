@@ -55,8 +55,8 @@ from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.projection import parts_of_output
 from attnviz.results.text import literal
+from attnviz.runtime import part, say
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.progress import part, say
 
 STRONGEST = 8  # examples of a head, each of another text and with other tokens
 _SAMPLE = 50  # texts of a head, drawn at random, from which deciles are taken

@@ -48,8 +48,8 @@ from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import is_content, locate_known, token_groups
 from attnviz.results.text import numbered
+from attnviz.runtime import part
 from attnviz.runtime.libraries import silence_logs
-from attnviz.runtime.progress import part
 
 _FEW = 32  # other words, each changed in every way
 _LISTED = 3  # words that a note names

@@ -18,8 +18,8 @@ from torch import Tensor
 from attnviz.analyses.survey.measure import TextStatistics, random_numbers
 from attnviz.heads import STATISTICS, Statistic, followed_rules
 from attnviz.results import AttentionRecord, row_shares
+from attnviz.runtime import say
 from attnviz.runtime.libraries import release_unused
-from attnviz.runtime.progress import say
 
 FLIPS = 2048  # of the signs of all texts; all that differ for up to _EXACT texts
 _EXACT = 12

@@ -40,8 +40,7 @@ from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
-from attnviz.runtime import version_of
-from attnviz.runtime.progress import say, track
+from attnviz.runtime import say, track, version_of
 
 if TYPE_CHECKING:
     from attnviz.analyses.survey.store import Folder

@@ -23,7 +23,7 @@ from attnviz.inputs.batch import encode
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Model
 from attnviz.results import AnalysisCheck
-from attnviz.runtime.progress import part
+from attnviz.runtime import part
 
 TEXTS = {"ioi": 96, "repeated": 40, "retrieval": 48}  # of each kind
 _FEWEST = 8  # names, or words, to choose from

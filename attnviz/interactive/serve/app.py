@@ -48,7 +48,7 @@ from attnviz.interactive.page import static
 from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
 from attnviz.models.named import BUNDLED
 from attnviz.pipeline.attend import Model
-from attnviz.runtime.progress import listening
+from attnviz.runtime import listening
 
 T = TypeVar("T")
 _PAGE = Path(__file__).with_name("page.html").read_text("utf-8")

@@ -23,7 +23,7 @@ from attnviz.interactive.page import describe_explanation, view
 from attnviz.pipeline.attend import Model, attend
 from attnviz.results.base import described, finite
 from attnviz.results.text import raised
-from attnviz.runtime.progress import part, track
+from attnviz.runtime import part, track
 
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word

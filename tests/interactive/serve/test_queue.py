@@ -16,7 +16,7 @@ import uvicorn
 from starlette.exceptions import HTTPException
 
 from attnviz.interactive.serve.app import Cancelled, Connection, Job, JobQueue
-from attnviz.runtime.progress import say, track
+from attnviz.runtime import say, track
 
 
 def test_the_time_limit_applies_to_runs_not_to_waiting():
