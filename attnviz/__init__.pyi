@@ -38,8 +38,8 @@ from .interactive.page import View as View
 from .interactive.page import demo as demo
 from .interactive.page import view as view
 from .io.export import save_result as save_result
-from .models.architectures import Architecture as Architecture
-from .models.architectures import architectures as architectures
+from .models import Architecture as Architecture
+from .models import architectures as architectures
 from .pipeline.attend import Model as Model
 from .pipeline.attend import attend as attend
 from .pipeline.attend import load as load

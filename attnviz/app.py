@@ -260,7 +260,7 @@ def models(call: Call) -> int:
 
     The states come from the last check of every architecture, which ships with attnviz.
     """
-    from attnviz.models.architectures import last_check
+    from attnviz.models import last_check
     from attnviz.runtime import version_of
 
     matching = call.compute()

@@ -17,7 +17,7 @@ from panels import panels
 from transformers import AutoImageProcessor
 
 import attnviz
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 
 folder, side = NAMED["dinov2-small"].folder, 518  # pixels, as in the training of DINOv2
 processor = AutoImageProcessor.from_pretrained(folder, backend="pil", size=side, crop_size=side)

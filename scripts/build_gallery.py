@@ -37,7 +37,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import attnviz
 from attnviz.io.files import atomic
-from attnviz.models.named import NAMED, NamedModel
+from attnviz.models import NAMED, NamedModel
 
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "gallery"

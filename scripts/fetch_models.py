@@ -26,7 +26,7 @@ from rich.markup import escape
 from transformers.utils import logging as progress_bars
 
 from attnviz.errors import did_you_mean, one_line
-from attnviz.models.named import NAMED, NamedModel
+from attnviz.models import NAMED, NamedModel
 
 console = Console(stderr=True, highlight=False)
 MODULES = {

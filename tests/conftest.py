@@ -24,7 +24,7 @@ jaxtyping.install_import_hook(
 sys.modules["rfc3987_syntax"] = None  # jsonschema would read a grammar of addresses for seconds
 
 import attnviz  # noqa: E402
-from attnviz.models.named import NAMED  # noqa: E402
+from attnviz.models import NAMED  # noqa: E402
 
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "scripts")]

@@ -9,7 +9,7 @@ import pytest
 from matplotlib import get_data_path
 
 import attnviz
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 if str(SCRIPTS) not in sys.path:

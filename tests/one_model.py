@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 from one_run import Runs, share_runs
 
+from attnviz.models import NAMED
 from attnviz.models.checkpoint import load_checkpoint
-from attnviz.models.named import NAMED
 from attnviz.pipeline import attend
 
 _load, _runs = cache(load_checkpoint), Runs()

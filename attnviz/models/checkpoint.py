@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line, refuse_given
-from attnviz.models import devices, pretrained
-from attnviz.models.named import BUNDLED, NAMED, NamedModel
+from attnviz.models import BUNDLED, NAMED, NamedModel, devices, pretrained
 from attnviz.models.pretrained import Processors
 from attnviz.models.shadow import shadow_of
 from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap

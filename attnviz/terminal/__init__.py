@@ -17,7 +17,7 @@ from rich.text import Text
 from attnviz.runtime import is_listened, listening, say
 
 if TYPE_CHECKING:
-    from attnviz.models.architectures import Architecture
+    from attnviz.models import Architecture
     from attnviz.results import AgreementReport
 
 
@@ -111,7 +111,7 @@ def wide_console() -> Console:
 
 def print_models(models: Sequence[Architecture]) -> None:
     """Print a row for each model, the reasons of some states, and how many models agree."""
-    from attnviz.models.architectures import last_check, summary
+    from attnviz.models import last_check, summary
     from attnviz.runtime import version_of
 
     console = wide_console()

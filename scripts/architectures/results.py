@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from architectures.overrides import NOT_SHOWN, REASONS
-from attnviz.models.architectures import Architecture, summary
-from attnviz.models.architectures import read as read_catalogue
+from attnviz.models import Architecture, read_catalogue, summary
 from attnviz.results.text import shortened
 
 COLUMNS = ["name", "model_class", "attentions", "softmaxes", "reached", "stages", "difference",

@@ -30,7 +30,7 @@ from attnviz.analyses.senses.sentences import Sentence
 from attnviz.capture.capture import capture, hidden_states
 from attnviz.errors import ModelError
 from attnviz.inputs.batch import encode
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 from attnviz.results import AgreementReport, AttentionRecord
 from benchmarks.measuring import console, show_setting, versions
 

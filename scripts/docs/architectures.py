@@ -6,7 +6,7 @@ import html
 import re
 from pathlib import Path
 
-from attnviz.models.architectures import last_check, summary
+from attnviz.models import last_check, summary
 from docs.text import filter_line
 
 TABLE = Path(__file__).parents[2] / "gallery" / "architectures.md"

@@ -15,7 +15,7 @@ from PIL import Image
 
 import attnviz
 from attnviz.interactive.page import View
-from attnviz.models.named import NAMED, NamedModel
+from attnviz.models import NAMED, NamedModel
 
 NAMES = (*attnviz.__all__, *(f"plot.{name}" for name in attnviz.plot.__all__))
 

@@ -12,7 +12,7 @@ from one_model import one_model, one_run  # noqa: F401
 
 import attnviz
 from attnviz.app import app, run
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 from tests.docs.test_readme import COMMANDS, MODEL, ROOT, to_run
 
 PAGE = ROOT / "gallery" / "cheat-sheet.md"

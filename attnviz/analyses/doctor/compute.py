@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attnviz.errors import printable
-from attnviz.models.named import BUNDLED, NAMED, NamedModel
+from attnviz.models import BUNDLED, NAMED, NamedModel
 from attnviz.runtime import NOT_INSTALLED, Printed, version_of
 
 _EXTRAS = {

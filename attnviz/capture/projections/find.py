@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from attnviz.models.architectures import last_check
+from attnviz.models import last_check
 from attnviz.results import Gate, HeadProjection, Linear, Norm, Rounding
 from attnviz.runtime.compat import write_count
 

@@ -46,7 +46,7 @@ from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs.batch import expect_one_text
 from attnviz.interactive.page import static
 from attnviz.interactive.serve.handlers import MAX_GENERATED, Handlers, Query, Work, answer
-from attnviz.models.named import BUNDLED
+from attnviz.models import BUNDLED
 from attnviz.pipeline.attend import Model
 from attnviz.runtime import listening
 

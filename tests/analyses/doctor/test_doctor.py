@@ -14,9 +14,9 @@ import torch
 from commands import run
 
 import attnviz
+from attnviz import models
 from attnviz.analyses.doctor import compute
 from attnviz.analyses.doctor.compute import DoctorResult, Finding
-from attnviz.models import named
 
 DEVELOPMENT = {"bench", "docs", "test"}  # extras for a clone
 
@@ -125,7 +125,7 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
         "no-such-framework>=3; extra == 'large'",
     ]  # fmt: skip
     monkeypatch.setattr(compute, "requires", lambda name: requirements)
-    monkeypatch.setattr(named, "user_cache_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(models, "user_cache_path", lambda *_, **__: tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = compute.doctor()
     assert [one.name for one in result.findings if one.is_broken] == [

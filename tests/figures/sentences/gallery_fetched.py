@@ -21,7 +21,7 @@ from fetched import PHOTO, load
 from PIL import Image
 from transformers import AutoImageProcessor, AutoProcessor
 
-from attnviz.models.named import NAMED
+from attnviz.models import NAMED
 from figures.sentences import gallery
 from figures.sentences.maps import HALF, rules_of
 from figures.sentences.reading import read_number
