@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from attnviz.capture.calls import functions_lock
 from attnviz.models.checkpoint import changed_buffers
-from attnviz.models.wrappers import adapters
+from attnviz.models.objects import adapters
 from attnviz.results import Computation
 from attnviz.runtime import compat
 

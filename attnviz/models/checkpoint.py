@@ -20,9 +20,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line, refuse_given
 from attnviz.models import BUNDLED, NAMED, NamedModel, devices, pretrained
+from attnviz.models.objects import ADAPTER, add_adapter, base_of_adapter, shadow_of, unwrap
 from attnviz.models.pretrained import Processors
-from attnviz.models.shadow import shadow_of
-from attnviz.models.wrappers import ADAPTER, add_adapter, base_of_adapter, unwrap
 from attnviz.results.base import sums_of_words
 from attnviz.runtime.compat import initialize, write_count
 

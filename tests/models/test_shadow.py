@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 from torch.utils._pytree import tree_leaves
 
 import attnviz
-from attnviz.models.shadow import shadow_of
+from attnviz.models.objects import shadow_of
 
 IDS = {"input_ids": torch.arange(5, 17)[None]}
 
