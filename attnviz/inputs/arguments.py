@@ -17,9 +17,8 @@ from torch import Tensor
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import fill_placeholders, image_axis, placeholders
-from attnviz.inputs.spelling import read_labels
 from attnviz.inputs.text import continue_axis, encode_ids
-from attnviz.inputs.tokens import BOOKKEEPING, TokenIds
+from attnviz.inputs.tokens import BOOKKEEPING, TokenIds, read_labels
 from attnviz.io.files import is_file, read_arrays, read_text
 from attnviz.models import pretrained
 from attnviz.models.checkpoint import Checkpoint

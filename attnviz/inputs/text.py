@@ -17,8 +17,17 @@ from transformers import BatchEncoding
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from attnviz.errors import AttnvizError, InputError, expect_unicode, silence_rust
-from attnviz.inputs.spelling import align, covered, decode, read_labels, unknown_id
-from attnviz.inputs.tokens import Chat, TokenIds, special_flags, special_ids
+from attnviz.inputs.tokens import (
+    Chat,
+    TokenIds,
+    align,
+    covered,
+    decode,
+    read_labels,
+    special_flags,
+    special_ids,
+    unknown_id,
+)
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import forward_parameters, has_text_decoder
 from attnviz.results import Axis, InputCheck

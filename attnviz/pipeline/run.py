@@ -51,8 +51,8 @@ from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
 from attnviz.inputs.arguments import Arguments, expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.batch import Batch, Inputs, encode
-from attnviz.inputs.spelling import decode, read_labels
 from attnviz.inputs.text import continue_axis, expect_tokens_left, spelled
+from attnviz.inputs.tokens import decode, read_labels
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.results import (

@@ -25,9 +25,8 @@ from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
 from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
-from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
-from attnviz.inputs.tokens import TextSource, TokenIds, parse_text
+from attnviz.inputs.tokens import TextSource, TokenIds, decode, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
 from attnviz.results import AgreementReport, Provenance

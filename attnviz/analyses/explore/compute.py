@@ -47,8 +47,8 @@ from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
-from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import tokenizer_of
+from attnviz.inputs.tokens import decode
 from attnviz.io.files import data_uri
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis

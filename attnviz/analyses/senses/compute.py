@@ -23,8 +23,8 @@ from attnviz.attribution.reference import is_causal
 from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.batch import encode, expect_one_text
-from attnviz.inputs.spelling import pieces_in
 from attnviz.inputs.text import token_spans
+from attnviz.inputs.tokens import pieces_in
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport, AttentionRecord, AttentionResult
 from attnviz.results.arguments import checked_scalars

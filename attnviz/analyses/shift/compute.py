@@ -40,9 +40,8 @@ from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words
 from attnviz.inputs.batch import Batch, Inputs
-from attnviz.inputs.spelling import pieces_in
 from attnviz.inputs.text import token_spans
-from attnviz.inputs.tokens import TextSource
+from attnviz.inputs.tokens import TextSource, pieces_in
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source
 from attnviz.results import AgreementReport
 from attnviz.results.arguments import checked_scalars
