@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from attnviz.errors import InputError, did_you_mean
 from attnviz.formula.attention import additive_mask
-from attnviz.inputs.image import fill_placeholders, image_axis, placeholders
+from attnviz.inputs.image import fill_placeholders, image_axis
 from attnviz.inputs.text import continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds, read_labels
 from attnviz.io.files import is_file, read_arrays, read_text
@@ -34,12 +33,6 @@ _REFUSED = {
     "past_key_values": "the model changes it while it runs. Give the whole text",
     "return_dict": "its outputs are read by name. Leave it out",
 }
-# Arguments that say how to run, or that are made of the others where they are not given.
-_MADE = re.compile(
-    r"(input_|inputs_|attention_|head_|p_|perm_)?(ids|mask|embeds)|token_type_ids|position_ids"
-    r"|\w*label\w*|\w*position(s|_ids)|(past|use|output|return|encoder|decoder|cache|is|logits)_\w*"
-    r"|mems|cache|lengths|target_mapping|cls_index|state|reduc\w+|(kw)?args|num_\w+|self"
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +143,7 @@ def encode_arguments(
     if _are_ids(values.get("input_ids"), mask):
         read = _text_axes(checkpoint, values)
         axes["text"], texts = tuple(axis for axis, _ in read), tuple(text for _, text in read)
-    if "pixel_values" in values and not (axes and "image" in placeholders(checkpoint)):
+    if "pixel_values" in values and not (axes and "image" in checkpoint.placeholders):
         pixels, grids = values["pixel_values"], values.get("image_grid_thw", ())
         # The patches of several images may lie in one row, where each image has its own grid.
         images = len(pixels) if pixels.dim() > 3 else int(len(grids) == 1)
@@ -185,16 +178,8 @@ def _expect_ids(checkpoint: Checkpoint, name: str, ids: Tensor) -> None:
         raise InputError(f"{name} are rows, one for each input: (N, T). Give {name}[None].")
     # Placeholders of images and sounds may have no row; a decoder may have another embedding.
     is_text = pretrained.input_kinds(module) == ("text",) and name == "input_ids"
-    if is_text and (outside := outside_embedding(module, ids)):
+    if is_text and (outside := pretrained.outside_embedding(module, ids)):
         raise InputError(f"{name} {outside}. Give ids of {checkpoint.name}.")
-
-
-def outside_embedding(module: Any, ids: Tensor) -> str | None:
-    """Return in words that some ids have no row in the embedding; None if all have one."""
-    rows = pretrained.embedding_rows(module)
-    if rows is None or bool(((ids >= 0) & (ids < rows)).all()):
-        return None
-    return f"go from {int(ids.min())} to {int(ids.max())}, but the embedding has rows 0–{rows - 1}"
 
 
 def _are_ids(value: Any, mask: Any = None) -> TypeGuard[Tensor]:
@@ -250,16 +235,3 @@ def expect_labels_fit(given: Arguments, lengths: set[tuple[int, int]]) -> None:
                 f"There are {len(labels)} {what}, but the maps have "
                 f"{' or '.join(map(str, counts))}. Give one label for each."
             )
-
-
-def unfilled_note(checkpoint: Checkpoint, given: Sequence[str]) -> tuple[str, ...]:
-    """Return a note on what else a model of texts reads, and was not given."""
-    if pretrained.input_kinds(checkpoint.module) != ("text",):
-        return ()
-    names = [n for n in pretrained.forward_parameters(checkpoint.module) if not _MADE.fullmatch(n)]
-    if not (absent := [name for name in names if name not in given]):
-        return ()
-    return (
-        f"the model also reads {', '.join(absent)}, which was not given: its default was taken "
-        "(inputs=)",
-    )

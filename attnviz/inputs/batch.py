@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
@@ -17,9 +18,7 @@ from attnviz.inputs.arguments import (
     ArgumentSource,
     Axes,
     encode_arguments,
-    outside_embedding,
     parse_arguments,
-    unfilled_note,
 )
 from attnviz.inputs.text import (
     EncodedInput,
@@ -46,6 +45,12 @@ _OPTIONS = {
     "target": "Give the text of its decoder with --target (target=…), or let it generate one "
     "with --generate (generate=…)",
 }
+# Arguments that say how to run, or that are made of the others where they are not given.
+_MADE = re.compile(
+    r"(input_|inputs_|attention_|head_|p_|perm_)?(ids|mask|embeds)|token_type_ids|position_ids"
+    r"|\w*label\w*|\w*position(s|_ids)|(past|use|output|return|encoder|decoder|cache|is|logits)_\w*"
+    r"|mems|cache|lengths|target_mapping|cls_index|state|reduc\w+|(kw)?args|num_\w+|self"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +228,7 @@ def encode(
     more = [note for media in (image, sound) if media is not None for note in media.notes]
     pixels = steps = None
     with translate(checkpoint):
-        filled = [kind for kind in kinds if kind in image_inputs.placeholders(checkpoint)]
+        filled = [kind for kind in kinds if kind in checkpoint.placeholders]
         if filled and texts is not None:
             tensors, axis, detail = image_inputs.encode_multimodal(
                 checkpoint, str(texts[0]), image, sound
@@ -260,7 +265,7 @@ def encode(
     if image is not None:
         axes |= image_inputs.feature_map_axes(module, tensors)
     axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
-    more += [*own, *unfilled_note(checkpoint, list(tensors))]
+    more += [*own, *_unfilled_note(checkpoint, list(tensors))]
     if any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__):  # (N, choices, T)
         tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
     return Batch(
@@ -325,6 +330,19 @@ def _own_target(
     return {**axes, "target": target}, ["the model makes the text of its decoder itself"]
 
 
+def _unfilled_note(checkpoint: Checkpoint, given: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on what else a model of texts reads, and was not given."""
+    if pretrained.input_kinds(checkpoint.module) != ("text",):
+        return ()
+    names = [n for n in pretrained.forward_parameters(checkpoint.module) if not _MADE.fullmatch(n)]
+    if not (absent := [name for name in names if name not in given]):
+        return ()
+    return (
+        f"the model also reads {', '.join(absent)}, which was not given: its default was taken "
+        "(inputs=)",
+    )
+
+
 def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
     module = checkpoint.module
     for name in ("input_ids", "decoder_input_ids"):
@@ -332,7 +350,7 @@ def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
             continue
         # The decoder may have another vocabulary and embedding.
         embedder = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
-        if outside := outside_embedding(embedder, ids):
+        if outside := pretrained.outside_embedding(embedder, ids):
             raise ModelError(
                 f"The ids of the tokenizer of {checkpoint.name} {outside}. Pass the tokenizer= of "
                 "this model."
@@ -357,7 +375,7 @@ def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: b
                 f"{needed}, not {_NAMES[kind]}. Leave it out, or choose a model that reads it."
             )
     for kind in readable:
-        is_optional = "text" in readable and kind in image_inputs.placeholders(checkpoint)
+        is_optional = "text" in readable and kind in checkpoint.placeholders
         if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
             raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
 

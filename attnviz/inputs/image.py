@@ -25,7 +25,6 @@ from attnviz.runtime.libraries import MemoryBudget
 
 ImageSource: TypeAlias = "str | os.PathLike[str] | Image.Image | np.ndarray[Any, Any] | Tensor"
 Grid = tuple[int, int]
-_KINDS = ("image", "audio")  # that a text may have placeholders for
 _BYTES_PER_PIXEL = 3 * 2 * 4  # three colors, before and after scaling, in float32
 
 # The tokens before and after the patches in a sequence, by the name of the parameter.
@@ -246,30 +245,16 @@ def processed_image(
     return pixels.round().clamp(0, 255).to(torch.uint8)
 
 
-def placeholders(checkpoint: Checkpoint) -> dict[str, tuple[str, int]]:
-    """Return the token, and its id, that stands in a text for each kind of input read within it."""
-    processor, found = checkpoint.processors.multimodal, dict[str, tuple[str, int]]()
-    for kind in _KINDS:
-        token = getattr(processor, f"{kind}_token", None)
-        token_id = getattr(processor, f"{kind}_token_id", None)
-        for name in ("id", "index"):
-            token_id = getattr(checkpoint.module.config, f"{kind}_token_{name}", None) or token_id
-        token = getattr(token, "content", token)
-        if isinstance(token, str) and isinstance(token_id, int):
-            found[kind] = token, token_id
-    return found
-
-
 def encode_multimodal(
     checkpoint: Checkpoint, text: str, picture: Picture | None, sound: Sound | None
 ) -> tuple[dict[str, Tensor], Axis, EncodedInput]:
     """Tokenize a prompt with an image or a sound in it; special tokens typed there are special."""
     processor: Any = checkpoint.processors.multimodal
     sources = {"image": picture, "audio": sound}
-    kinds = [kind for kind in _KINDS if sources[kind] is not None]
+    kinds = [kind for kind, source in sources.items() if source is not None]
     prompt, notes = text, list[str]()
     for kind in kinds:
-        token, _ = placeholders(checkpoint)[kind]
+        token, _ = checkpoint.placeholders[kind]
         if (count := prompt.count(token)) > 1:
             raise InputError(f"The text has {count} {token}, but there is one {kind}: leave one.")
         if not count:
@@ -316,7 +301,7 @@ def _text_axis(checkpoint: Checkpoint, prompt: str, ids: Tensor, details: dict[s
     special, offsets = details["special_tokens_mask"], details["offset_mapping"]
     # Some processors expand their placeholders in another way and do not report it.
     has_offsets = offsets is not None and int(offsets.max()) == len(expanded.rstrip())
-    filled = {token_id for _, token_id in placeholders(checkpoint).values()}
+    filled = {token_id for _, token_id in checkpoint.placeholders.values()}
     token_ids = ids.tolist()
     is_special = [
         int(token_id in filled or (special is not None and bool(special[0, n])))
@@ -331,7 +316,7 @@ def fill_placeholders(
     checkpoint: Checkpoint, axis: Axis, kind: str, inputs: dict[str, Tensor], sound: Sound | None
 ) -> Axis:
     """Label the placeholders by the patches or the frames that fill them."""
-    _, token_id = placeholders(checkpoint)[kind]
+    _, token_id = checkpoint.placeholders[kind]
     positions = (inputs["input_ids"][0] == token_id).nonzero().flatten().tolist()
     labels = {position: f"{kind} {n}" for n, position in enumerate(positions)}
     patches = dict[int, Grid]()

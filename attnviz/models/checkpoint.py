@@ -144,6 +144,20 @@ class Checkpoint:
         switches = hasattr(self.tokenizer, "_switch_to_target_mode")
         return self.tokenizer if is_shared or switches else None
 
+    @property
+    def placeholders(self) -> dict[str, tuple[str, int]]:
+        """The token, and its id, that stands in a text for each kind of input read within it."""
+        processor, found = self.processors.multimodal, dict[str, tuple[str, int]]()
+        for kind in ("image", "audio"):
+            token = getattr(processor, f"{kind}_token", None)
+            token_id = getattr(processor, f"{kind}_token_id", None)
+            for name in ("id", "index"):
+                token_id = getattr(self.module.config, f"{kind}_token_{name}", None) or token_id
+            token = getattr(token, "content", token)
+            if isinstance(token, str) and isinstance(token_id, int):
+                found[kind] = token, token_id
+        return found
+
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""
         module = self.as_loaded

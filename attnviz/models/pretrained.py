@@ -389,6 +389,14 @@ def embedding_rows(module: PreTrainedModel) -> int | None:
     return None if embedding is None else len(embedding.weight)
 
 
+def outside_embedding(module: Any, ids: torch.Tensor) -> str | None:
+    """Return in words that some ids have no row in the embedding; None if all have one."""
+    rows = embedding_rows(module)
+    if rows is None or bool(((ids >= 0) & (ids < rows)).all()):
+        return None
+    return f"go from {int(ids.min())} to {int(ids.max())}, but the embedding has rows 0–{rows - 1}"
+
+
 def pooling_of(name: str, module: PreTrainedModel) -> str | None:
     """Return which states a model of sentence-transformers pools: "mean", "first" or "last".
 
