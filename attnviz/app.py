@@ -33,7 +33,6 @@ from attnviz.errors import (
 )
 from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
 from attnviz.terminal.command import COMMANDS, Call, Command
-from attnviz.terminal.options import parse_word_pair
 
 # The commands are in the order of the help. A declaration says what no signature says.
 _FIGURE = "output force width caption json"
@@ -55,7 +54,7 @@ def heatmap(call: Call) -> int:
     For an image, the weights from one query to the patches are laid over the image. A long text is
     drawn as an overview; --rows and --columns draw an exact part of it.
     """
-    words = parse_word_pair(call.given["find"]) if "find" in call.given else None
+    words = terminal.parse_word_pair(call.given["find"]) if "find" in call.given else None
     layer, head = call.values.get("layer"), call.values.get("head")
     result = call.attend(layers=layer, heads=head)
 

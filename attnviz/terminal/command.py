@@ -25,8 +25,18 @@ from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
 from attnviz.figures import documented
 from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime import say
-from attnviz.terminal import console, print_json, print_verdict, progress_bar
-from attnviz.terminal.options import ADVANCED, FURTHER, SYNTAX, option, parse_index, typed
+from attnviz.terminal import (
+    ADVANCED,
+    FURTHER,
+    SYNTAX,
+    console,
+    option,
+    parse_index,
+    print_json,
+    print_verdict,
+    progress_bar,
+    typed,
+)
 
 if TYPE_CHECKING:
     from attnviz.pipeline.attend import Model

@@ -15,7 +15,7 @@ from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.senses.sentences import read_sentences
 from attnviz.analyses.shift.compute import parse_pair
 from attnviz.io.files import read_text
-from attnviz.terminal.options import parse_named_sentences
+from attnviz.terminal import parse_named_sentences
 
 
 @slower(0.5)
