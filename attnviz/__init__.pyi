@@ -6,8 +6,8 @@ from .analyses.check.compute import check as check
 from .analyses.check.result import CheckResult as CheckResult
 from .analyses.compare.compute import compare as compare
 from .analyses.compare.result import CompareResult as CompareResult
-from .analyses.doctor.compute import DoctorResult as DoctorResult
-from .analyses.doctor.compute import doctor as doctor
+from .analyses.doctor import DoctorResult as DoctorResult
+from .analyses.doctor import doctor as doctor
 from .analyses.example.compute import example as example
 from .analyses.example.result import ExampleResult as ExampleResult
 from .analyses.explain.compute import explain as explain

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from one_run import Runs, corpus, reference, share_runs
 
-from attnviz.analyses.doctor import compute
+from attnviz.analyses import doctor
 from attnviz.analyses.senses import sentences
 from attnviz.interactive import page
 
@@ -21,5 +21,5 @@ def _each_run_once():
         few = {sense: texts[:2] for sense, texts in sentences.bundled()["bank"].items()}
         patch.setattr(sentences, "bundled", lambda: {"bank": few})
         patch.setattr(page, "_DEMO", page._DEMO[:2])
-        patch.setattr(compute, "_devices", cache(compute._devices))
+        patch.setattr(doctor, "_devices", cache(doctor._devices))
         yield

@@ -1,6 +1,5 @@
 """`attnviz.doctor` and `attnviz doctor`: each thing that is missing is found, with its remedy."""
 
-import importlib.util
 import json
 import os
 import re
@@ -15,8 +14,8 @@ from commands import run
 
 import attnviz
 from attnviz import models
-from attnviz.analyses.doctor import compute
-from attnviz.analyses.doctor.compute import DoctorResult, Finding
+from attnviz.analyses import doctor
+from attnviz.analyses.doctor import DoctorResult, Finding
 
 DEVELOPMENT = {"bench", "docs", "test"}  # extras for a clone
 
@@ -29,7 +28,7 @@ def checkup():
 @pytest.fixture
 def without_torch(monkeypatch):
     """Load no torch, which takes seconds."""
-    monkeypatch.setattr(compute, "_devices", list)
+    monkeypatch.setattr(doctor, "_devices", list)
 
 
 def one(result, name):
@@ -51,14 +50,14 @@ def test_it_works_here(checkup):
 
 def test_every_extra_for_users_is_described():
     extras = set(metadata("attnviz").get_all("Provides-Extra"))
-    assert set(compute._EXTRAS) == extras - DEVELOPMENT
+    assert set(doctor._EXTRAS) == extras - DEVELOPMENT
 
 
 def test_a_module_imports_neither_torch_nor_another_framework():
     code = (
         "import sys, attnviz; attnviz.doctor(); print({'torch', 'transformers'} & {*sys.modules})"
     )
-    code = f"from attnviz.analyses.doctor import compute; compute._devices = list; {code}"
+    code = f"from attnviz.analyses import doctor; doctor._devices = list; {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
@@ -74,9 +73,9 @@ def test_a_module_imports_neither_torch_nor_another_framework():
 )  # fmt: skip
 def test_devices_and_a_torch_that_fails(code, out, err, expected, monkeypatch):
     done = SimpleNamespace(returncode=code, stdout=out, stderr=err)
-    monkeypatch.setattr(compute.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: done)
     name, is_broken, said = expected
-    result = DoctorResult(tuple(compute._devices()))
+    result = DoctorResult(tuple(doctor._devices()))
     found = one(result, name)
     assert found.is_broken is is_broken
     assert said in found.found
@@ -84,7 +83,7 @@ def test_devices_and_a_torch_that_fails(code, out, err, expected, monkeypatch):
 
 
 def devices(capsys):
-    compute._print_devices()
+    doctor._print_devices()
     return json.loads(capsys.readouterr().out)
 
 
@@ -109,7 +108,7 @@ def test_each_gpu_has_its_memory(monkeypatch, capsys):
 def test_a_torch_that_crashes_is_seen_from_outside(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("import os; os.abort()", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (found,) = compute._devices()
+    (found,) = doctor._devices()
     assert (found.name, found.is_broken) == ("torch", True)
     assert "code -6" in found.found
 
@@ -117,17 +116,17 @@ def test_a_torch_that_crashes_is_seen_from_outside(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("without_torch")
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     """A package that is too old is no reason to stop."""
-    monkeypatch.setattr(compute, "requires", lambda name: ["numpy>=999"])
-    assert one(result := compute.doctor(), "required").remedy == "pip install 'numpy>=999'"
+    monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=999"])
+    assert one(result := doctor.doctor(), "required").remedy == "pip install 'numpy>=999'"
     assert result.works
     requirements = [
         "no-such-package>=2", "numpy>=999", "pandas>=1", "torch>=1; sys_platform == 'amiga'",
         "no-such-framework>=3; extra == 'large'",
     ]  # fmt: skip
-    monkeypatch.setattr(compute, "requires", lambda name: requirements)
+    monkeypatch.setattr(doctor, "requires", lambda name: requirements)
     monkeypatch.setattr(models, "user_cache_path", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    result = compute.doctor()
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    result = doctor.doctor()
     assert [one.name for one in result.findings if one.is_broken] == [
         "required",
         "all-MiniLM-L6-v2",

@@ -1,1 +1,0 @@
-"""What of attnviz works on this machine, what is missing, and how to install it."""
