@@ -200,7 +200,7 @@ def check(call: Call) -> int:
 
 
 def _check_sentences(values: dict[str, Any]) -> None:
-    from attnviz.analyses.senses.sentences import read_sentences
+    from attnviz.analyses.senses import read_sentences
 
     read_sentences(values["word"], values.get("sentences"))
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from attnviz.analyses.maps.compute import landmarks
+from attnviz.analyses.senses import find_word, inflections
 from attnviz.analyses.senses.compute import p_value
-from attnviz.analyses.senses.sentences import find_word, inflections
 from attnviz.analyses.steps.plot import _signed_number
 from attnviz.analyses.survey.aggregate import _all_signs, divergence
 from attnviz.analyses.survey.corpus import batches

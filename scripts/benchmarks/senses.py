@@ -25,8 +25,8 @@ from torch.nn.functional import normalize
 from wordnet_pairs import DATA, PAIRS, other_words, similarity
 
 import attnviz
+from attnviz.analyses.senses import Sentence
 from attnviz.analyses.senses.compute import word_pieces
-from attnviz.analyses.senses.sentences import Sentence
 from attnviz.capture.capture import capture, hidden_states
 from attnviz.errors import ModelError
 from attnviz.inputs.batch import encode

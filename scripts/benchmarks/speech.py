@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping, _median_filter
 
 import attnviz
-from attnviz.analyses.senses.sentences import bundled
+from attnviz.analyses.senses import bundled
 from attnviz.capture.watch import restoring
 
 VOICES = ("en-us", "en-us+f3", "en-us+m3", "en-gb-x-rp", "en-gb-scotland+f2")

@@ -21,8 +21,8 @@ from rich.table import Table
 from torch import Tensor
 
 import attnviz
+from attnviz.analyses.senses import read_sentences
 from attnviz.analyses.senses.compute import word_pieces
-from attnviz.analyses.senses.sentences import read_sentences
 from attnviz.attribution.interventions import ALL, intervene
 from attnviz.attribution.ranking import consensus, spearman
 from attnviz.attribution.reference import gate_of
@@ -56,7 +56,7 @@ class Evaluation:
 def read(path: Path | None) -> Sentences:
     """Return sentences by word and sense, from a JSON list or from the sentences in the package."""
     if path is None:
-        from attnviz.analyses.senses.sentences import bundled
+        from attnviz.analyses.senses import bundled
 
         return bundled()
     sentences: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))

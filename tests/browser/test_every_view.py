@@ -356,7 +356,7 @@ def test_every_button_shows_its_part(model, tmp_path, open_page, monkeypatch):
         "river": ["We sat on the bank of the river.", "The bank was full of mud."],
         "money": ["The bank lent us the money.", "She counts cash in a bank."],
     }
-    monkeypatch.setattr("attnviz.analyses.senses.sentences.bundled", lambda: {"bank": few})
+    monkeypatch.setattr("attnviz.analyses.senses.bundled", lambda: {"bank": few})
     attnviz.demo(model=model).save(path := tmp_path / "demo.html")
     page = open_page(path)
     labels, sections = page.locator("label"), page.locator("section")

@@ -8,8 +8,7 @@ from functools import cache
 import pytest
 from one_run import Runs, corpus, reference, share_runs
 
-from attnviz.analyses import doctor
-from attnviz.analyses.senses import sentences
+from attnviz.analyses import doctor, senses
 from attnviz.interactive import page
 
 
@@ -18,8 +17,8 @@ def _each_run_once():
     """Run a model once on the same texts, and load torch once for `doctor`."""
     with pytest.MonkeyPatch.context() as patch:
         share_runs(patch, Runs(), (corpus, reference))
-        few = {sense: texts[:2] for sense, texts in sentences.bundled()["bank"].items()}
-        patch.setattr(sentences, "bundled", lambda: {"bank": few})
+        few = {sense: texts[:2] for sense, texts in senses.bundled()["bank"].items()}
+        patch.setattr(senses, "bundled", lambda: {"bank": few})
         patch.setattr(page, "_DEMO", page._DEMO[:2])
         patch.setattr(doctor, "_devices", cache(doctor._devices))
         yield

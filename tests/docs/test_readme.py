@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from one_model import one_model, one_run  # noqa: F401
 
-from attnviz.analyses.senses.sentences import bundled
+from attnviz.analyses.senses import bundled
 from attnviz.app import run
 
 ROOT = Path(__file__).parents[2]
@@ -114,7 +114,7 @@ def test_every_python_block_runs(code, tmp_path, monkeypatch):
         word: {sense: sentences[:3] for sense, sentences in senses.items()}
         for word, senses in bundled().items()
     }
-    monkeypatch.setattr("attnviz.analyses.senses.sentences.bundled", lambda: few)
+    monkeypatch.setattr("attnviz.analyses.senses.bundled", lambda: few)
     code = re.sub(r"(?<=\] \* )\d+", "3", re.sub(r'(?<=" \* )\d+', "10", code))
     exec(compile(code, "README.md", "exec"), {})
 

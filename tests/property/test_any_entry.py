@@ -12,7 +12,7 @@ from strategies import REFUSED, slower, strings, texts, value_or_refused
 
 from attnviz.analyses.example.compute import FIELDS, STAGES, parse
 from attnviz.analyses.example.compute import example as replay_example
-from attnviz.analyses.senses.sentences import read_sentences
+from attnviz.analyses.senses import read_sentences
 from attnviz.analyses.shift.compute import parse_pair
 from attnviz.io.files import read_text
 from attnviz.terminal import parse_named_sentences

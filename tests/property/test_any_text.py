@@ -11,7 +11,7 @@ from strategies import REFUSED, slower, strings, texts, value_or_refused
 from vocabularies import vocabulary
 
 import attnviz
-from attnviz.analyses.senses.sentences import find_word, inflections
+from attnviz.analyses.senses import find_word, inflections
 from attnviz.inputs.text import encode_texts
 from attnviz.results import Axis
 from attnviz.results.axis import find_words, locate, token_groups

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
+from attnviz.analyses.senses import Sentence, read_sentences
 from attnviz.analyses.senses.result import LEFT_TO_RIGHT, Occurrence, SenseScore, SensesResult
-from attnviz.analyses.senses.sentences import Sentence, read_sentences
 from attnviz.attribution.reference import is_causal
 from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError

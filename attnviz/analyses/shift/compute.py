@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
-from attnviz.analyses.senses.sentences import find_word
+from attnviz.analyses.senses import find_word
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.attribution.decomposition import (
     Decomposition,

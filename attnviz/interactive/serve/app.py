@@ -41,7 +41,7 @@ from starlette.routing import Route
 from torch.overrides import TorchFunctionMode
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from attnviz.analyses.senses.sentences import bundled
+from attnviz.analyses.senses import bundled
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError
 from attnviz.inputs.batch import expect_one_text
 from attnviz.interactive.page import static

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import torch
 
 from attnviz.analyses.explain.compute import explain_tokens
+from attnviz.analyses.senses import bundled
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.senses.result import SensesResult
-from attnviz.analyses.senses.sentences import bundled
 from attnviz.analyses.shift.compute import parse_pair, shift
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizWarning, InputError, expect_words

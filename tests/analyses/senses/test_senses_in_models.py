@@ -5,7 +5,7 @@ import torch
 
 import attnviz
 from attnviz import InputError
-from attnviz.analyses.senses import compute
+from attnviz.analyses.senses import bundled, compute, find_word, read_sentences
 from attnviz.analyses.senses.compute import (
     Design,
     align,
@@ -16,7 +16,6 @@ from attnviz.analyses.senses.compute import (
     p_value,
     score,
 )
-from attnviz.analyses.senses.sentences import bundled, find_word, read_sentences
 
 TWO = [0] * 8 + [1] * 8
 
