@@ -25,12 +25,16 @@ from attnviz.analyses.survey.corpus import (
 )
 from attnviz.analyses.survey.measure import (
     MEASURED_BY,
+    Engine,
     HeadStatistics,
+    MeasuredPart,
+    Part,
     TextStatistics,
+    measure_here,
+    ray_cluster,
     select_stack,
 )
 from attnviz.analyses.survey.probes import ProbeGroup, confirm, find_probes, mark_answers
-from attnviz.analyses.survey.ray import Engine, MeasuredPart, Part, measure_here, ray_cluster
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given, require
 from attnviz.heads import STATISTICS_OF, statistics_for

@@ -15,8 +15,7 @@ from torch.testing import assert_close
 import attnviz
 from attnviz import InputError
 from attnviz.analyses.survey.corpus import TextCorpus
-from attnviz.analyses.survey.measure import HeadStatistics
-from attnviz.analyses.survey.ray import pack, ray_cluster, unpack
+from attnviz.analyses.survey.measure import HeadStatistics, pack, ray_cluster, unpack
 from tests.analyses.survey.english import sentences
 
 # Importing it takes seconds, in each process that collects tests.
