@@ -287,7 +287,7 @@ def serve(call: Call) -> int:
     """
     for package in ("starlette", "uvicorn"):
         require(package, "serve", "The server needs")
-    from attnviz.interactive.serve import app as serve
+    from attnviz.interactive import serve
 
     names = ("host", "port", "max_tokens", "time_limit", "open_browser")
     serve.run(call.given.get("model", []), call.load, **{name: call.given[name] for name in names})

@@ -17,8 +17,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertModel
 
-from attnviz.interactive.serve.app import Cancelled, JobQueue, Site, _names, _Server  # noqa: F401
-from attnviz.interactive.serve.handlers import Handlers
+from attnviz.interactive.serve import Cancelled, Handlers, JobQueue, Site, _names, _Server  # noqa: F401
 
 _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
 

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from starlette.exceptions import HTTPException
 
-from attnviz.interactive.serve.app import Cancelled, Connection, Job, JobQueue
+from attnviz.interactive.serve import Cancelled, Connection, Job, JobQueue
 from attnviz.runtime import say, track
 
 

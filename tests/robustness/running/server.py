@@ -47,7 +47,7 @@ _MODULES = (
     "attnviz.analyses.senses.compute", "attnviz.interactive.payload",
     "pydantic", "PIL.JpegImagePlugin", "PIL.GifImagePlugin",
     "attnviz.analyses.example.compute", "attnviz.app",
-    "attnviz.analyses.maps.plot", "attnviz.interactive.serve.app", "attnviz.analyses.shift.plot",
+    "attnviz.analyses.maps.plot", "attnviz.interactive.serve", "attnviz.analyses.shift.plot",
     "attnviz.analyses.example.plot", "attnviz.analyses.senses.plot", "attnviz.analyses.steps.plot",
     "textalloc", "scipy.signal", "rich._emoji_codes",
 )  # fmt: skip
