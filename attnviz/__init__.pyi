@@ -34,9 +34,9 @@ from .errors import AttnvizWarning as AttnvizWarning
 from .errors import InputError as InputError
 from .errors import ModelError as ModelError
 from .errors import OutputError as OutputError
-from .interactive.page import View as View
-from .interactive.page import demo as demo
-from .interactive.page import view as view
+from .interactive import View as View
+from .interactive import demo as demo
+from .interactive import view as view
 from .io.export import save_result as save_result
 from .models import Architecture as Architecture
 from .models import architectures as architectures

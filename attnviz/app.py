@@ -126,7 +126,7 @@ def view(call: Call) -> int:
                 str(text), generate=tokens, measure=call.given["measure"], model=call.model
             )
 
-    from attnviz.interactive.page import view as make_page
+    from attnviz.interactive import view as make_page
 
     return call.save_page(make_page(result, compare=other, **options))
 

@@ -1,1 +1,399 @@
-"""The interactive page, its widget and its server."""
+"""Interactive pages that work offline: what they show, and the built front end in `static/`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property, partial
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.analyses.explore.result import ExploreResult
+from attnviz.analyses.maps.compute import choose_head
+from attnviz.analyses.senses.compute import senses
+from attnviz.analyses.shift.compute import shift
+from attnviz.errors import InputError, refuse_given, require
+from attnviz.figures.cells import signed_norm
+from attnviz.figures.layout import render
+from attnviz.interactive.payload import compact_json, make_payload, shape
+from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attend, attended, load
+from attnviz.results import AgreementReport, AttentionResult, one_result
+from attnviz.results.arguments import checked_scalars
+from attnviz.results.base import finite
+from attnviz.results.text import literal, signed, source
+
+if TYPE_CHECKING:
+    from attnviz.inputs.tokens import TextSource
+    from attnviz.interactive.widget import AttentionWidget
+
+Show = Literal["grid", "head", "token", "steps"]
+_DEMO = (
+    "The train left the station on time.",
+    "We sat on the bank of the river.",
+    "The cat saw the dog, and the dog saw the cat.",
+    "The trophy does not fit into the suitcase, because it is too big.",
+    "I love apple phones, and my sister loves apple pie.",
+)
+_SHORT = 300_000  # weights of all heads of a sentence, at most
+_SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
+_DOCUMENT_BYTES = 3_000  # of the page beside data and front end
+_NAMED = 3  # words with the largest contributions that the headline of an explanation names
+_LONGEST = 24  # letters of a word in a sentence
+
+
+class View:
+    """An interactive page that works offline. A notebook shows it.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> from tempfile import TemporaryDirectory
+    >>> page = attnviz.view(attnviz.attend("the train left the station"))
+    >>> with TemporaryDirectory() as folder:
+    ...     page.save(f"{folder}/train.html")
+    >>> page.html[:15]
+    '<!doctype html>'
+    """
+
+    def __init__(
+        self,
+        shown: Sequence[Any],
+        title: str,
+        collect: Callable[[], dict[str, Any]],
+        template: str,
+    ) -> None:
+        """Show some results. collect : returns the data that the template writes into the page."""
+        self._shown, self._title, self._collect, self._template = shown, title, collect, template
+
+    def __repr__(self) -> str:
+        return f"View({', '.join(map(repr, self._shown))}): .save('view.html')"
+
+    @property
+    def checked_agreement(self) -> AgreementReport:
+        """How far the weights that it shows agree with the model's."""
+        return AgreementReport.joined(one.checked_agreement for one in self._shown)
+
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return self._collect()
+
+    @cached_property
+    def html(self) -> str:
+        """The page as one HTML document, as `save` writes it: it loads nothing.
+
+        An app or a report shows it in a frame of its own:
+        `streamlit.components.v1.html(page.html, height=720)`, or in a page of HTML, and so in
+        `gradio.HTML(…)`, `f'<iframe srcdoc="{html.escape(page.html)}"></iframe>'`.
+        """
+        from jinja2 import Environment, PackageLoader
+
+        environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
+        # By the hashes, only its own script and style can run in it.
+        environment.globals |= {"static": static, "sha256": _sha256}
+        template = environment.get_template(self._template)
+        return template.render(data=compact_json(self._data), shown=self._data)
+
+    def _repr_html_(self) -> str:
+        """Return the document in a sandboxed frame, in ASCII."""
+        frame = (
+            f'<iframe sandbox="allow-scripts allow-downloads" width="100%" height="720" '
+            f'frameborder="0" title="{html.escape(self._title)}" '
+            f'srcdoc="{html.escape(self.html)}"></iframe>'
+        )
+        return frame.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+    @checked_scalars
+    def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        """Write the page to a file, atomically.
+
+        Parameters
+        ----------
+        path : str or path
+            Its name ends in .html.
+        force : bool, optional
+            Overwrite also a read-only file.
+
+        Raises
+        ------
+        InputError, OutputError
+            The name does not end in .html, or the file cannot be written.
+        """
+        path = check_output(path, PAGE_SUFFIXES, force=force)
+        with atomic(path) as temporary:
+            temporary.write_text(self.html, encoding="utf-8", newline="\n")
+
+    def data(self) -> dict[str, Any]:
+        """Return the data of the front end: of attentions, "payload" and "blocks"."""
+        return dict(self._data)
+
+    def widget(self) -> AttentionWidget:
+        """Return the page of attentions as a widget whose selection Python can read and set.
+
+        Raises
+        ------
+        InputError
+            anywidget is not installed, or the page is that of an ExploreResult.
+        """
+        require("anywidget", "widget", "The widget needs")
+        from attnviz.interactive.widget import AttentionWidget
+
+        if "payload" not in self._data:
+            raise InputError("The page of explore is no widget. Display the page itself.")
+        start = self._data["payload"]["start"]
+        selection = {name: start[name] for name in ("view", "stack", "layer", "words")}
+        selection |= {"heads": [start["head"]], "query": None, "key": None}
+        return AttentionWidget(**self._data, selection=selection)
+
+
+@checked_scalars
+def view(
+    result: AttentionResult | ExploreResult | TextSource | None = None,
+    *,
+    compare: AttentionResult | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    show: Show = "grid",
+    words: bool = True,
+    explain: Sequence[ExplainResult] | None = None,
+    size: float | None = None,
+    model: Model | Loadable | None = None,
+    **inputs: Unpack[OneInput],
+) -> View:
+    """Return all attentions of a text, or all heads of a model, as one interactive page.
+
+    A notebook displays the page; `.save("view.html")` writes it, and a browser opens the file
+    without a network. The page states the largest error of its weights.
+
+    Parameters
+    ----------
+    result : AttentionResult, ExploreResult, or a text as in `attend`
+        From `attend`, also of a long text; from `explore`, with no other argument; or what a model
+        reads.
+    compare : AttentionResult, optional
+        A second result of the same layers and heads. The page opens on the difference. Texts of up
+        to 64 tokens are aligned by their words, longer ones need the same number of tokens.
+    layer, head : int, optional
+        The layer or head to show first, counted from 0. By default the head that relates the
+        content words of the text most.
+    show : {"grid", "head", "token", "steps"}, optional
+        What to show first: all heads; the lines and the map of one head; the row of one word in
+        every head; or how a weight is computed.
+    words : bool, optional
+        Merge word pieces into words at first.
+    explain : sequence of ExplainResult, optional
+        From `explain_generation`: pointing at a generated token colors the words before it by their
+        contributions to it. By default pointing at a token shows its attention.
+    size : float, optional
+        The largest page, in megabytes; by default 0.5 for a sentence and 8 for a longer text. It
+        decides how exact weights are and of how many heads the page holds queries and keys.
+    model, **inputs
+        As in `attend`, for what is no result yet.
+
+    Returns
+    -------
+    View
+
+    Raises
+    ------
+    InputError
+        The layer, head or view does not exist, the second result has another shape, the
+        explanations are of other tokens, or the size is too small to show every head.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> page = attnviz.view(result, show="head", layer=5, head=3)  # a notebook displays it
+    """
+    if isinstance(result, ExploreResult):
+        refuse_given(
+            "the page of explore has no options. Give only the result.",
+            compare=compare,
+            layer=layer,
+            head=head,
+            show=show != "grid",
+            words=not words,
+            explain=explain,
+            size=size,
+            model=model,
+            **inputs,
+        )
+        title = f"What the heads of {result.provenance.model} do"
+        return View([result], title, result.payload, "explore.jinja")
+    result = attended(result, model, inputs)
+    results = [result]
+    if compare is not None:
+        if explain is not None:
+            raise InputError("A page of two results has no explanations. Leave one out.")
+        results.append(one_result(compare, streamed=True))
+        _expect_same_shape(*results)
+    layer, (head,), _ = choose_head(result, layer, head)
+    if show == "steps" and not result.streamed:
+        result = result.without_linear("steps need")
+        result.record(layer).expect_vectors("steps need")
+    start = {
+        "stack": result.stack().stacks[0],
+        "layer": layer,
+        "head": head,
+        "view": show,
+        "words": words,
+    }
+    placed = [] if explain is None else place_explanations(result, explain)
+    limit = _data_limit(results, size)
+    title = f"Attention of {source(results[0].provenance)}"
+    collect = partial(make_payload, results, start, limit, placed)
+    return View(results, title, collect, "view.jinja")
+
+
+def demo(*, model: Model | Loadable | None = None) -> View:
+    """Return a page to begin with: attention in five texts, the senses of a word, and a shift.
+
+    Parameters
+    ----------
+    model : Model or what `load` takes, optional
+        A model that reads texts; by default the bundled one.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> page = attnviz.demo()  # page.save("demo.html")
+    """
+    model = model if isinstance(model, Model) else load(model)
+    results = [attend(text, model=model) for text in _DEMO]
+    drawn = [senses("bank", model=model), shift("bank", _DEMO[1], model=model)]
+
+    def collect() -> dict[str, Any]:
+        frames = {text: view(one)._repr_html_() for text, one in zip(_DEMO, results, strict=True)}
+        images = (base64.b64encode(render(result.plot(), ".png")).decode() for result in drawn)
+        figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
+        return {"frames": frames, "figures": figures}
+
+    return View([*results, *drawn], "A page to begin with", collect, "demo.jinja")
+
+
+def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
+    if size is None:
+        attentions = [a for result in results for a in result.attentions]
+        cells = sum(a.heads * len(a.query_axis) * len(a.key_axis) for a in attentions)
+        size = _SENTENCE_SIZE if cells <= _SHORT * len(results) else _TEXT_SIZE
+    elif not size > 0:
+        raise InputError(f"size={size!r} is no page size. Give megabytes above 0.")
+    front_end = len(static("attnviz.iife.js")) + len(static("attnviz.css"))
+    return int(min(size, 1e6) * 1e6) - front_end - _DOCUMENT_BYTES
+
+
+def _expect_same_shape(first: AttentionResult, second: AttentionResult) -> None:
+    attentions = [result.attentions for result in (first, second)]
+    if [*map(shape, attentions[0])] == [*map(shape, attentions[1])]:
+        return
+    sizes = [
+        f"{len(every)} × {len(every[0].kept)} on {every[0].query_axis.padding.count(False):,}"
+        for every in attentions
+    ]
+    raise InputError(
+        "Only results of the same shape can be compared weight by weight, but these have layers × "
+        f"heads on tokens: {sizes[0]} and {sizes[1]}. Use one model and one mode, and for more "
+        "than 64 tokens texts of the same length."
+    )
+
+
+def place_explanations(
+    result: AttentionResult, explanations: Sequence[ExplainResult]
+) -> list[dict[str, Any]]:
+    """Return what a page of a generation shows of the explanations of its tokens."""
+    labels = result.stack().records[0].query_axis.labels
+    placed: dict[int, dict[str, Any]] = {}
+    for explanation in explanations:
+        tokens = explanation.tokens
+        has_first = tokens != labels[: len(tokens)]  # a token that is read before the text
+        position = len(tokens) - 1 if has_first else len(tokens)
+        if tokens[-position:] != labels[:position]:
+            raise InputError(
+                f"{explanation.question} is no token of this result after the same text. Explain "
+                "the tokens of the same generation: explain_generation(text, generate=…)."
+            )
+        if position < len(labels):  # the model has not read its last token
+            placed[position] = describe_explanation(explanation, position)
+    if not placed:
+        raise InputError(
+            "None of the explained tokens is shown: the model does not read the last token that it "
+            "generates. Generate one token more."
+        )
+    return [placed[position] for position in sorted(placed)]
+
+
+def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]:
+    """Return what a page shows of the explanation of the token at its `position`."""
+    before = len(result.tokens) - position
+    if result.decomposition is None:
+        raise InputError(f"{result.question} has no contributions of words, which a page shows.")
+    credit = result.decomposition.credit.clone()
+    for word in {*range(len(result.words))} - {*result.sources}:
+        credit[list(result.positions[word])] = math.nan
+    words = result.credit.tolist()
+    top = signed_norm(words[index] for index in result.sources).vmax or 1.0
+    return {
+        "position": position,
+        "credit": finite([float(f"{number:.4g}") for number in credit[before:].tolist()]),
+        "top": float(f"{top:.4g}"),
+        "headline": _headline(result),
+        "lowers": f"lowers {result.question}",
+        "unit": result.unit,
+        "details": _details(result),
+        "verdict": result.checked_agreement.verdict,
+    }
+
+
+def _headline(result: ExplainResult) -> str:
+    """Return what raised the token most, with numbers: “Paris” over “London”: “Eiffel” +2.10."""
+    credit = result.credit.tolist()
+    order = sorted(result.sources, key=lambda index: -abs(credit[index]))[:_NAMED]
+    words = [f"“{literal(result.names[n], _LONGEST)}” {_with_sign(credit[n])}" for n in order]
+    if not words:
+        return f"{result.question}: no word before it is measured"
+    numbers = f"{', '.join(words)} {result.unit}"
+    if result.causal and result.strongest != result.first(result.credit):
+        return f"{result.question}: methods disagree, {numbers} by the split"
+    return f"{result.question}: {numbers}"
+
+
+def _details(result: ExplainResult) -> str:
+    """Return how the contributions were computed, and how far they agree with the measured ones."""
+    value, baseline = signed(result.value), signed(result.baseline)
+    numbers = f"the logits differ by {value} here and by {baseline} without context"
+    if result.against is None:
+        numbers = f"{result.quantity} is {value} here and {baseline} without context"
+    parts = [f"Contributions of the words by the split, sum {_with_sign(result.total)}: {numbers}"]
+    if not result.causal:
+        parts.append("Not compared with measured effects")
+    elif SPLIT in result.rank_correlations:
+        rho, low, high = map(signed, result.rank_correlations[SPLIT])
+        rho = f"{rho} ({low} to {high} over words)"
+        parts.append(f"Rank correlation with the measured effects {rho}")
+    else:
+        parts.append("Too few words for a rank correlation with the measured effects")
+    notes = [note for note in result.notes if not note.startswith("the model wrote")]
+    parts += [f"{note[0].upper()}{note[1:]}" for note in notes]
+    if result.checked_agreement.verdict != "verified":
+        parts.append(result.checked_agreement.summary())
+    return ". ".join(part.rstrip(".") for part in parts) + "."
+
+
+def _with_sign(number: float) -> str:
+    return f"+{signed(number)}" if number > 0 else signed(number)
+
+
+def _sha256(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+@cache
+def static(name: str) -> str:
+    """Return a file of the built front end, such as attnviz.iife.js or attnviz.css."""
+    return (files("attnviz.interactive") / "static" / name).read_text("utf-8")

@@ -8,7 +8,7 @@ import anywidget
 import traitlets
 
 from attnviz.errors import InputError
-from attnviz.interactive.page import static
+from attnviz.interactive import static
 
 _SELECTION_TYPES: dict[str, tuple[type, ...]] = {
     "view": (str,),

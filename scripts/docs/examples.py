@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 from PIL import Image
 
 import attnviz
-from attnviz.interactive.page import View
+from attnviz.interactive import View
 from attnviz.models import NAMED, NamedModel
 
 NAMES = (*attnviz.__all__, *(f"plot.{name}" for name in attnviz.plot.__all__))

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from attnviz.figures.style import LIGHT
-from attnviz.interactive.page import View
+from attnviz.interactive import View
 
 NAMES = "first", "previous", "induction"
 HOSTILE = ["</script><script>throw Error('ran')</script>", "<img src=x onerror=alert(1)>", "<!--"]

@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 from one_run import Runs, corpus, reference, share_runs
 
+from attnviz import interactive
 from attnviz.analyses import doctor, senses
-from attnviz.interactive import page
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -19,6 +19,6 @@ def _each_run_once():
         share_runs(patch, Runs(), (corpus, reference))
         few = {sense: texts[:2] for sense, texts in senses.bundled()["bank"].items()}
         patch.setattr(senses, "bundled", lambda: {"bank": few})
-        patch.setattr(page, "_DEMO", page._DEMO[:2])
+        patch.setattr(interactive, "_DEMO", interactive._DEMO[:2])
         patch.setattr(doctor, "_devices", cache(doctor._devices))
         yield

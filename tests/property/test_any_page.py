@@ -17,7 +17,7 @@ from strategies import AWKWARD, slower, strings
 import attnviz
 from attnviz import AgreementReport, AttentionMap, plot
 from attnviz.figures.claims import spelled
-from attnviz.interactive.page import View, static
+from attnviz.interactive import View, static
 from attnviz.interactive.payload import compact_json
 from attnviz.results import Provenance
 from attnviz.results.text import literal, source
