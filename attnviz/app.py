@@ -31,7 +31,7 @@ from attnviz.errors import (
     refuse_given,
     require,
 )
-from attnviz.io.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
+from attnviz.io import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
 from attnviz.terminal.command import COMMANDS, Call, Command
 
 # The commands are in the order of the help. A declaration says what no signature says.
@@ -191,7 +191,7 @@ def check(call: Call) -> int:
 
     Exit code 5 means that a head differs, or that attnviz's own weights could not be verified.
     """
-    from attnviz.io.files import read_weights
+    from attnviz.io import read_weights
 
     call.values["weights"] = read_weights(Path(call.values["weights"]))
     if call.result is None and call.inputs.get("mode", "auto") == "auto":

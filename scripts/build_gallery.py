@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import attnviz
-from attnviz.io.files import atomic
+from attnviz.io import atomic
 from attnviz.models import NAMED, NamedModel
 
 ROOT = Path(__file__).parent.parent

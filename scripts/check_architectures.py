@@ -21,7 +21,7 @@ from architectures.isolation import run_each
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attnviz.io.files import atomic
+from attnviz.io import atomic
 
 console = Console(stderr=True)
 ROOT = Path(__file__).parents[1]

@@ -28,7 +28,7 @@ from PIL import Image
 
 import attnviz
 from attnviz.app import run
-from attnviz.io.files import atomic
+from attnviz.io import atomic
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "gallery"))

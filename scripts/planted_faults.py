@@ -22,7 +22,7 @@ from planted import cases
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from attnviz.io.files import atomic
+from attnviz.io import atomic
 
 console = Console(stderr=True, highlight=False)
 PAGE = Path(__file__).parents[1] / "gallery" / "guides" / "proof.md"

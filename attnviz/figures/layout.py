@@ -35,7 +35,7 @@ from matplotlib.transforms import Affine2D, Bbox, ScaledTranslation
 from attnviz.errors import InputError, refuse_given
 from attnviz.figures import style
 from attnviz.figures.style import MARGIN, MM, SMALL_SIZE, TEXT_SIZE, drawing, text_scale, theme
-from attnviz.io.files import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
+from attnviz.io import FIGURE_SUFFIXES, GENERATOR, atomic, check_output
 from attnviz.results import AgreementReport
 
 CaptionLength: TypeAlias = Literal["short", "full", "none"]
@@ -596,7 +596,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     Raises
     ------
     InputError, OutputError
-        As `attnviz.io.files.check_output`.
+        As `attnviz.io.check_output`.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from attnviz.formula.attention import additive_mask
 from attnviz.inputs.image import fill_placeholders, image_axis
 from attnviz.inputs.text import continue_axis, encode_ids
 from attnviz.inputs.tokens import BOOKKEEPING, TokenIds, read_labels
-from attnviz.io.files import is_file, read_arrays, read_text
+from attnviz.io import is_file, read_arrays, read_text
 from attnviz.models import pretrained
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, ModelError
-from attnviz.io.files import is_file
+from attnviz.io import is_file
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis, Waveform
 from attnviz.runtime.libraries import MemoryBudget

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.text import Encoded, EncodedInput, max_tokens
-from attnviz.io.files import is_file
+from attnviz.io import is_file
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis, InputCheck
 from attnviz.runtime.libraries import MemoryBudget

@@ -21,7 +21,7 @@ from attnviz.errors import InputError, refuse_given, require
 from attnviz.figures.cells import signed_norm
 from attnviz.figures.layout import render
 from attnviz.interactive.payload import compact_json, make_payload, shape
-from attnviz.io.files import PAGE_SUFFIXES, atomic, check_output
+from attnviz.io import PAGE_SUFFIXES, atomic, check_output
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attend, attended, load
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars

@@ -28,7 +28,7 @@ from attnviz.figures.arcs import number_sentences
 from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM, is_right_to_left, of_map
 from attnviz.heads import head_families
-from attnviz.io.files import data_uri
+from attnviz.io import data_uri
 from attnviz.results import AttentionRecord, AttentionResult, Axis, GivenAttention, MaskRule
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import NextTokens, Provenance, StreamedAttention, Waveform

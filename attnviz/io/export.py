@@ -42,7 +42,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError, printable
-from attnviz.io.files import DATA_SUFFIXES, GENERATOR, atomic, check_output, data_uri
+from attnviz.io import DATA_SUFFIXES, GENERATOR, atomic, check_output, data_uri
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.base import SAVABLE, Result, Savable, finite, stored

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.errors import InputError, require
-from attnviz.io.files import check_folder
+from attnviz.io import check_folder
 from attnviz.runtime.compat import accelerate_hook, own_parameters
 
 DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnviz.errors import InputError
-from attnviz.io.files import is_file, read_text
+from attnviz.io import is_file, read_text
 from attnviz.runtime import is_listened, listening, say
 
 if TYPE_CHECKING:

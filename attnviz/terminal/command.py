@@ -23,7 +23,7 @@ import typer
 import attnviz
 from attnviz.errors import AttnvizWarning, InputError, expect_words, is_unicode
 from attnviz.figures import documented
-from attnviz.io.files import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
+from attnviz.io import DATA_SUFFIXES, FIGURE_SUFFIXES, check_output, is_file, read_text
 from attnviz.runtime import say
 from attnviz.terminal import (
     ADVANCED,

@@ -14,7 +14,7 @@ from attnviz.analyses.example.compute import FIELDS, STAGES, parse
 from attnviz.analyses.example.compute import example as replay_example
 from attnviz.analyses.senses import read_sentences
 from attnviz.analyses.shift.compute import parse_pair
-from attnviz.io.files import read_text
+from attnviz.io import read_text
 from attnviz.terminal import parse_named_sentences
 
 

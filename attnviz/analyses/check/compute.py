@@ -16,7 +16,7 @@ from attnviz.agreement import CANARY, PRECISIONS, dtypes
 from attnviz.analyses.check.result import CheckResult, Mismatch, name_layers
 from attnviz.errors import InputError
 from attnviz.inputs.tokens import TextSource
-from attnviz.io.files import read_weights
+from attnviz.io import read_weights
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
 from attnviz.pipeline.given import weights_by_layer
 from attnviz.results import AttentionRecord, AttentionResult, one_result

@@ -18,7 +18,7 @@ from attnviz.analyses.example import check_source
 from attnviz.analyses.example.result import ExampleResult, GivenMatrix, Labels, ReplayedStage
 from attnviz.errors import InputError, expect_names, first_line
 from attnviz.formula.attention import causal_mask, softmax
-from attnviz.io.files import read_text
+from attnviz.io import read_text
 from attnviz.results.arguments import checked_scalars
 
 _MATRICES = ("X", "W_q", "W_k", "W_v", "Q", "K", "V", "scores", "weights")

@@ -49,7 +49,7 @@ from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs.batch import encode
 from attnviz.inputs.text import tokenizer_of
 from attnviz.inputs.tokens import decode
-from attnviz.io.files import data_uri
+from attnviz.io import data_uri
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.arguments import checked_scalars

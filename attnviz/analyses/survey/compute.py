@@ -38,8 +38,8 @@ from attnviz.analyses.survey.probes import ProbeGroup, confirm, find_probes, mar
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given, require
 from attnviz.heads import STATISTICS_OF, statistics_for
+from attnviz.io import check_folder, check_output
 from attnviz.io.export import save_result
-from attnviz.io.files import check_folder, check_output
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.agreement_report import LINEAR

@@ -31,7 +31,7 @@ from attnviz.inputs.text import (
     translate,
 )
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
-from attnviz.io.files import is_file, translated
+from attnviz.io import is_file, translated
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Model, Source, load

@@ -19,7 +19,7 @@ from attnviz.analyses.survey.corpus import CorpusText
 from attnviz.analyses.survey.measure import TextStatistics
 from attnviz.analyses.survey.result import HeadName
 from attnviz.errors import InputError
-from attnviz.io.files import atomic, translated
+from attnviz.io import atomic, translated
 
 _VALUES = ("value", "even", "shuffled", "shuffled_keys")
 _SCHEMA = pa.schema(
