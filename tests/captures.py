@@ -7,7 +7,7 @@ from attnviz import agreement
 from attnviz.agreement.compare import compare, model_values, prove
 from attnviz.capture.capture import capture
 from attnviz.capture.watch import restoring  # noqa: F401
-from attnviz.inputs.batch import Inputs, encode
+from attnviz.inputs import Inputs, encode
 
 NO_PROVENANCE = {"versions": {}, "weights_sha256": ""}
 

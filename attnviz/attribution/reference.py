@@ -13,7 +13,7 @@ from torch import Tensor
 from attnviz.attribution.target import Readout, Stacks, Target, base_of, token_ids, with_token_ids
 from attnviz.capture.watch import model_errors
 from attnviz.errors import InputError, ModelError, did_you_mean
-from attnviz.inputs.batch import Batch, Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs import Batch, Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline.attend import Model

@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.inputs.batch import Batch
+from attnviz.inputs import Batch
 from attnviz.inputs.image import Grid, find_grid, patch_label
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis

@@ -1,1 +1,390 @@
-"""Inputs of a model: text, images and audio, as tensors with an axis for each."""
+"""The inputs of a model: checked, then encoded as one batch with an axis for each kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from attnviz.errors import InputError, ModelError, expect_words, positive_number, refuse_given
+from attnviz.inputs import audio as audio_inputs
+from attnviz.inputs import image as image_inputs
+from attnviz.inputs.arguments import (
+    Arguments,
+    ArgumentSource,
+    Axes,
+    encode_arguments,
+    parse_arguments,
+)
+from attnviz.inputs.text import (
+    EncodedInput,
+    continue_axis,
+    encode_target,
+    encode_texts,
+    own_decoder_ids,
+    translate,
+)
+from attnviz.inputs.tokens import Chat, TokenIds, TokensSource, is_text, parse_text
+from attnviz.models import pretrained
+from attnviz.models.checkpoint import Checkpoint
+from attnviz.results import InputCheck, Waveform
+from attnviz.results.text import counted
+from attnviz.runtime.libraries import copy_to
+
+T = TypeVar("T")
+Many: TypeAlias = list[T] | tuple[T, ...]
+_NAMES = {"text": "a text", "image": "an image", "audio": "a sound", "target": "a target"}
+_OPTIONS = {
+    "text": "Type one",
+    "image": "Give one with --image (image=…)",
+    "audio": "Give one with --audio (audio=…)",
+    "target": "Give the text of its decoder with --target (target=…), or let it generate one "
+    "with --generate (generate=…)",
+}
+# Arguments that say how to run, or that are made of the others where they are not given.
+_MADE = re.compile(
+    r"(input_|inputs_|attention_|head_|p_|perm_)?(ids|mask|embeds)|token_type_ids|position_ids"
+    r"|\w*label\w*|\w*position(s|_ids)|(past|use|output|return|encoder|decoder|cache|is|logits)_\w*"
+    r"|mems|cache|lengths|target_mapping|cls_index|state|reduc\w+|(kw)?args|num_\w+|self"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """N inputs by kind; a kind that was not given is None."""
+
+    texts: Sequence[str | TokenIds | Chat] | None = None
+    pairs: Many[str] | None = None  # the second texts of pairs
+    targets: Sequence[str | TokenIds] | None = None  # texts of the decoder, or ids
+    pictures: list[image_inputs.Picture] | None = None  # images or videos
+    sounds: list[audio_inputs.Sound] | None = None
+    several: bool = False  # whether the caller gave a list
+    generate: int | None = None  # the number of tokens that the model generates
+    arguments: Arguments | None = None  # of the model's forward; then no other kind is given
+
+    def one_by_one(self) -> Iterator[Inputs]:
+        """Yield each input by itself."""
+        kinds = {name: value for name, value in vars(self).items() if isinstance(value, list)}
+        for n in range(len(self.pictures or self.sounds or self.texts or ())):
+            one: dict[str, Any] = {name: [items[n]] for name, items in kinds.items()}
+            yield replace(self, several=False, **one)
+
+
+def parse_inputs(
+    text: Any = None,
+    *,
+    pair: str | Many[str] | None = None,
+    target: TokensSource | Many[str] | Many[TokensSource] | None = None,
+    image: image_inputs.ImageSource | Many[image_inputs.ImageSource] | None = None,
+    audio: audio_inputs.AudioSource | Many[audio_inputs.AudioSource] | None = None,
+    sampling_rate: int | None = None,
+    inputs: ArgumentSource | None = None,
+    queries: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    generate: int | None = None,
+) -> Inputs:
+    """Read and check the inputs; each kind must have one entry for each input."""
+    if generate is not None:
+        generate = positive_number(generate, "generate")
+    if sampling_rate is not None and audio is None:
+        raise InputError("sampling_rate needs a sound: give it as audio=….")
+    others = {"text": text, "pair": pair, "target": target, "image": image, "audio": audio}
+    if inputs is None and _are_arguments(text):
+        inputs, others["text"] = text, None
+    if inputs is not None:
+        why = "inputs holds all that the model reads. Leave it out, or put its tensors there."
+        refuse_given(why, **others)
+        arguments = parse_arguments(inputs, queries, keys)
+        if queries is not None or keys is not None or not is_text(arguments.values):
+            return Inputs(generate=generate, arguments=arguments)
+        text = arguments.values
+    elif queries is not None or keys is not None:
+        raise InputError("queries and keys are labels of inputs=. Leave them out.")
+    if generate is not None and target is not None:
+        raise InputError("A target and a number of tokens to generate exclude each other.")
+    texts, several_texts = read_texts(text, prompted=generate is not None)
+    targets, _ = read_texts(target, "target")
+    if any(isinstance(one, Chat) for one in targets or ()):
+        raise InputError("The target is a chat. Give the text of its answer.")
+    parsed = Inputs(
+        texts=texts,
+        pairs=read_texts(pair, "pair", ids=False)[0],
+        targets=targets,
+        pictures=_map(image, image_inputs.read_image),
+        sounds=_map(audio, lambda item: audio_inputs.read_sound(item, sampling_rate)),
+        several=several_texts or any(isinstance(value, list | tuple) for value in (image, audio)),
+        generate=generate,
+    )
+    kinds = {"text": parsed.texts, "image": parsed.pictures, "sound": parsed.sounds}
+    kinds |= {"pair": parsed.pairs, "target": parsed.targets}
+    counts = {name: len(items) for name, items in kinds.items() if items is not None}
+    first = next((name for name in ("text", "image", "sound") if name in counts), None)
+    if first is None:
+        raise InputError("There is nothing to read: give a text, an image or a sound.")
+    if "pair" in counts and "text" not in counts:
+        raise InputError("A pair is a second text, and there is no first. Leave pair out.")
+    if not (count := counts[first]):
+        raise InputError(f"The list has no {first}: give at least one.")
+    for name, number in counts.items():
+        if number != count:
+            raise InputError(
+                f"There {'is' if count == 1 else 'are'} {counted(count, first)} but "
+                f"{counted(number, name)}: give one for each."
+            )
+    if not all(isinstance(source, str) for source in texts or ()):
+        for name in ("image", "sound", "pair"):
+            if name in counts:
+                raise InputError(
+                    f"Ids and messages are read alone, without the {name}. Give a text, or leave "
+                    f"the {name} out."
+                )
+    return parsed
+
+
+def _are_arguments(value: Any) -> bool:
+    """Return whether what is given as a text is more than ids, or other numbers."""
+    if isinstance(value, Mapping):
+        return "role" not in value and not is_text(value)
+    return bool(getattr(getattr(value, "dtype", None), "is_floating_point", False)) or (
+        isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    )
+
+
+def read_texts(
+    value: Any, kind: str = "text", *, ids: bool = True, prompted: bool = False
+) -> tuple[list[Any] | None, bool]:
+    """Return the texts, as strings, ids or messages, and whether there may be several."""
+    if getattr(getattr(value, "dtype", None), "kind", "-") in "OUT":  # a column of a table
+        value = value.tolist()
+
+    def parse(item: Any, subject: str) -> list[TokenIds | Chat] | None:
+        return parse_text(item, subject, prompted=prompted) if ids else None
+
+    if value is None:
+        return None, False
+    if (one := parse(value, f"The {kind}")) is not None or not isinstance(value, list | tuple):
+        texts: list[Any] = one or [expect_words(value, f"The {kind}")]
+        return texts, len(texts) > 1
+    texts = []
+    for number, item in enumerate(value, start=1):
+        subject = f"{kind.capitalize()} {number:,} of {len(value):,}"
+        texts += parse(item, subject) or [expect_words(item, subject)]
+    return texts, True
+
+
+def _map(value: Any, read: Callable[[Any], T]) -> list[T] | None:
+    if value is None:
+        return None
+    return [read(item) for item in (value if isinstance(value, list | tuple) else [value])]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """N inputs as tensors; texts are padded to one length T."""
+
+    inputs: dict[str, Any]  # by the name of the model's argument; texts (N, T)
+    axes: Axes  # of each of the N inputs, by "text", "image", "audio" or "target" (of a decoder)
+    image: Tensor | None = None  # (H, W, 3) uint8, the picture as the model saw it
+    sound: str | None = None  # the name of the sound
+    waveform: Waveform | None = None  # the outline of the sound
+    steps: audio_inputs.TimeSteps | None = None  # where the sound is in `inputs`
+    details: tuple[EncodedInput, ...] = ()  # what is known of each input
+
+
+def encode(
+    checkpoint: Checkpoint,
+    inputs: Inputs | Sequence[str | TokenIds | Chat],
+    *,
+    truncate: bool = False,
+) -> Batch:
+    """Turn inputs that run at once into the tensors of the model, and describe their positions.
+
+    Texts are padded on the right: position tables count from the left, so every text stays as it
+    would be by itself. A special token that is typed in a text is plain text, unless the checkpoint
+    parses them. An image or a sound comes with at most one text and one target, so that nothing is
+    padded. InputError for an input that is too long, unless it may be cut.
+    """
+    module = checkpoint.module
+    if not isinstance(inputs, Inputs):
+        inputs = Inputs(inputs)
+    generating, texts, targets = inputs.generate is not None, inputs.texts, inputs.targets
+    if inputs.arguments is not None:
+        return _encode_arguments(checkpoint, inputs.arguments, generating=generating)
+    checkpoint.expect_processors()
+    image = inputs.pictures[0] if inputs.pictures else None
+    sound = inputs.sounds[0] if inputs.sounds else None
+    sources = {"text": texts, "image": image, "audio": sound, "target": targets}
+    kinds = [kind for kind, value in sources.items() if value is not None]
+    _expect_kinds(checkpoint, kinds, generating=generating)
+    if sound is not None and checkpoint.processors.audio is not None:
+        sound = audio_inputs.resample(sound, int(checkpoint.processors.audio.sampling_rate))
+    tensors: dict[str, Tensor] = {}
+    axes: Axes = {}
+    details: Sequence[EncodedInput] = [EncodedInput()] * len(texts or (None,))
+    more = [note for media in (image, sound) if media is not None for note in media.notes]
+    pixels = steps = None
+    with translate(checkpoint):
+        filled = [kind for kind in kinds if kind in checkpoint.placeholders]
+        if filled and texts is not None:
+            tensors, axis, detail = image_inputs.encode_multimodal(
+                checkpoint, str(texts[0]), image, sound
+            )
+            axes["text"], details = (axis,), [detail]
+        elif texts is not None:
+            seconds: Sequence[str | None] = inputs.pairs or [None] * len(texts)
+            text_pairs = list(zip(texts, seconds, strict=True))
+            tensors, axes["text"], details = encode_texts(checkpoint, text_pairs, truncate=truncate)
+        if image is not None:
+            if "image" not in filled:
+                tensors |= image_inputs.encode_image(checkpoint, image)
+            if (axis_of_image := image_inputs.image_axis(module, tensors)) is not None:
+                axes["image"] = (axis_of_image,)
+        if sound is not None:
+            if "audio" not in filled:
+                encoded, note = audio_inputs.encode_sound(checkpoint, sound, truncate=truncate)
+                tensors |= encoded
+                more += [note] if note else []
+            if (steps := audio_inputs.time_steps(checkpoint, sound, tensors)) is not None:
+                axes["audio"] = (audio_inputs.sound_axis(checkpoint, sound, steps, tensors),)
+        if targets is not None:
+            encoded, axes["target"], of_target = encode_target(
+                checkpoint, targets, truncate=truncate
+            )
+            tensors |= encoded
+            details = [one + other for one, other in zip(details, of_target, strict=True)]
+        if image is not None:
+            pixels = image_inputs.processed_image(checkpoint, image, tensors)
+    if image is None and sound is None:  # their placeholders have no row in the embedding
+        _expect_rows(checkpoint, tensors)
+    names = pretrained.forward_parameters(module)
+    tensors = placed(checkpoint, {name: t for name, t in tensors.items() if name in names})
+    if image is not None:
+        axes |= image_inputs.feature_map_axes(module, tensors)
+    axes, own = _own_target(checkpoint, tensors, axes, generating=generating)
+    more += [*own, *_unfilled_note(checkpoint, list(tensors))]
+    if any("ForMultipleChoice" in cls.__name__ for cls in type(module).__mro__):  # (N, choices, T)
+        tensors = {name: tensor[:, None] for name, tensor in tensors.items()}
+    return Batch(
+        tensors,
+        axes,
+        pixels,
+        sound=None if sound is None else sound.name,
+        waveform=None if sound is None else audio_inputs.waveform(sound),
+        steps=steps,
+        details=tuple(replace(detail, notes=(*more, *detail.notes)) for detail in details),
+    )
+
+
+def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
+    with translate(checkpoint):
+        inputs, axes, texts = encode_arguments(checkpoint, arguments)
+    inputs = placed(checkpoint, inputs)
+    has_image = "image" in axes and len(axes["image"]) == 1
+    axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
+    lost = sorted({"attention_mask", "token_type_ids"} & arguments.values.keys() - inputs.keys())
+    read = f"read as arguments of the model: {Arguments(inputs).summary}"
+    differs = (f"{', '.join(lost)} left out: the model takes no such argument",) if lost else ()
+    if generating and len(texts) > 1:
+        raise InputError(f"inputs holds {len(texts)} inputs. Give one to generate after it.")
+    return Batch(
+        inputs,
+        axes,
+        image=image_inputs.processed_image(checkpoint, None, inputs) if has_image else None,
+        details=tuple(
+            EncodedInput(InputCheck(True, differs), (read, *differs, *own), texts=pair)
+            for pair in texts
+        ),
+    )
+
+
+def placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs on the device of the model, with numbers in its precision."""
+    device, dtype = checkpoint.device, checkpoint.module.dtype
+    return {
+        name: copy_to(device, value.to(dtype) if value.is_floating_point() else value)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _own_target(
+    checkpoint: Checkpoint, inputs: Mapping[str, Any], axes: Axes, *, generating: bool
+) -> tuple[Axes, list[str]]:
+    """Return the axes with that of a target that the model makes itself, and a note on it."""
+    module = checkpoint.module
+    is_given = "decoder_input_ids" in inputs or "decoder_inputs_embeds" in inputs
+    if is_given or generating or not pretrained.has_text_decoder(module):
+        return axes, []
+    ids = own_decoder_ids(module, inputs)
+    if ids is None:
+        raise InputError(
+            f"{checkpoint.name} reads {_NAMES['target']}, but it is missing. Add decoder_input_ids "
+            "to the inputs, or give a text and its target."
+        )
+    target = tuple(continue_axis(checkpoint.target_tokenizer, None, row) for row in ids)
+    return {**axes, "target": target}, ["the model makes the text of its decoder itself"]
+
+
+def _unfilled_note(checkpoint: Checkpoint, given: Sequence[str]) -> tuple[str, ...]:
+    """Return a note on what else a model of texts reads, and was not given."""
+    if pretrained.input_kinds(checkpoint.module) != ("text",):
+        return ()
+    names = [n for n in pretrained.forward_parameters(checkpoint.module) if not _MADE.fullmatch(n)]
+    if not (absent := [name for name in names if name not in given]):
+        return ()
+    return (
+        f"the model also reads {', '.join(absent)}, which was not given: its default was taken "
+        "(inputs=)",
+    )
+
+
+def _expect_rows(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> None:
+    module = checkpoint.module
+    for name in ("input_ids", "decoder_input_ids"):
+        if (ids := inputs.get(name)) is None:
+            continue
+        # The decoder may have another vocabulary and embedding.
+        embedder = module if name == "input_ids" else module.get_decoder()  # type: ignore[no-untyped-call]
+        if outside := pretrained.outside_embedding(embedder, ids):
+            raise ModelError(
+                f"The ids of the tokenizer of {checkpoint.name} {outside}. Pass the tokenizer= of "
+                "this model."
+            )
+
+
+def _expect_kinds(checkpoint: Checkpoint, kinds: Sequence[str], *, generating: bool) -> None:
+    module, name = checkpoint.module, checkpoint.name
+    readable = list(pretrained.input_kinds(module))
+    if not readable:
+        raise ModelError(
+            f"{name} reads {pretrained.main_input(module)}. Give it by name: "
+            f"inputs={{'{pretrained.main_input(module)}': …}}."
+        )
+    if pretrained.has_text_decoder(module) and not generating:
+        readable.append("target")
+    makes_target = "target" in readable and not module.can_generate()
+    needed = f"{name} reads {' and '.join(_NAMES[kind] for kind in readable)}"
+    for kind in kinds:
+        if kind not in readable:
+            raise InputError(
+                f"{needed}, not {_NAMES[kind]}. Leave it out, or choose a model that reads it."
+            )
+    for kind in readable:
+        is_optional = "text" in readable and kind in checkpoint.placeholders
+        if kind not in kinds and not is_optional and not (kind == "target" and makes_target):
+            raise InputError(f"{needed}, but {_NAMES[kind]} is missing. {_OPTIONS[kind]}.")
+
+
+def expect_one_text(checkpoint: Checkpoint) -> None:
+    """Raise ModelError unless a model reads one text and nothing else."""
+    module = checkpoint.module
+    if tuple(pretrained.input_kinds(module)) != ("text",) or pretrained.has_text_decoder(module):
+        raise ModelError(
+            f"{checkpoint.name} does not read one text and nothing else: choose an encoder (BERT) "
+            "or a decoder (GPT-2, Llama)."
+        )

@@ -50,7 +50,7 @@ from attnviz.analyses.senses.result import SensesResult
 from attnviz.analyses.shift.compute import parse_pair, shift
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError, expect_words
-from attnviz.inputs.batch import encode, expect_one_text
+from attnviz.inputs import encode, expect_one_text
 from attnviz.interactive import describe_explanation, static, view
 from attnviz.models import BUNDLED
 from attnviz.pipeline.attend import Model, attend

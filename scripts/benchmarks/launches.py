@@ -25,7 +25,7 @@ from simulated_cuda import SimulatedCuda
 
 import attnviz
 from attnviz.analyses.survey.corpus import PART
-from attnviz.inputs.batch import encode
+from attnviz.inputs import encode
 
 _WIDE, _NARROW = 14336, 64  # of the MLP of Llama 3 8B, and of the model that is counted
 _LAYERS, _WIDTH = 32, 4096

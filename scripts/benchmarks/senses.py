@@ -29,7 +29,7 @@ from attnviz.analyses.senses import Sentence
 from attnviz.analyses.senses.compute import word_pieces
 from attnviz.capture.capture import capture, hidden_states
 from attnviz.errors import ModelError
-from attnviz.inputs.batch import encode
+from attnviz.inputs import encode
 from attnviz.models import NAMED
 from attnviz.results import AgreementReport, AttentionRecord
 from benchmarks.measuring import console, show_setting, versions

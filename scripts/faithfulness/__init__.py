@@ -29,7 +29,7 @@ from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Readout, Score
 from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
-from attnviz.inputs.batch import encode
+from attnviz.inputs import encode
 from attnviz.results.axis import token_groups
 from faithfulness.methods import compute_all
 

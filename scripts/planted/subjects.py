@@ -20,7 +20,7 @@ from media import picture, seeing
 
 import attnviz
 from attnviz.capture.capture import Capture, capture
-from attnviz.inputs.batch import Batch, encode, parse_inputs
+from attnviz.inputs import Batch, encode, parse_inputs
 
 ROOT = Path(__file__).parents[2]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

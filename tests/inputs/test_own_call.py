@@ -15,8 +15,8 @@ from vocabularies import ENGLISH, MAKERS, SCRIPTS, vocabulary
 
 import attnviz
 from attnviz import InputError
+from attnviz.inputs import Inputs, encode
 from attnviz.inputs.audio import read_sound
-from attnviz.inputs.batch import Inputs, encode
 from attnviz.inputs.image import read_image
 from attnviz.inputs.text import tokenize, tokenize_together
 

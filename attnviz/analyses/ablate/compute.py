@@ -20,7 +20,7 @@ from attnviz.attribution.reference import Reading, encode_like
 from attnviz.attribution.target import Readout, Target
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError
-from attnviz.inputs.batch import Inputs, Many, parse_inputs
+from attnviz.inputs import Inputs, Many, parse_inputs
 from attnviz.inputs.text import spelled
 from attnviz.inputs.tokens import TextSource
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source

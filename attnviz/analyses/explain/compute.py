@@ -24,7 +24,7 @@ from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
-from attnviz.inputs.batch import Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, decode, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds

@@ -46,7 +46,7 @@ from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
-from attnviz.inputs.batch import encode
+from attnviz.inputs import encode
 from attnviz.inputs.text import tokenizer_of
 from attnviz.inputs.tokens import decode
 from attnviz.io import data_uri

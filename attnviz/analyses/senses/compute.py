@@ -22,7 +22,7 @@ from attnviz.analyses.senses.result import LEFT_TO_RIGHT, Occurrence, SenseScore
 from attnviz.attribution.reference import is_causal
 from attnviz.capture.capture import hidden_states
 from attnviz.errors import InputError, ModelError
-from attnviz.inputs.batch import encode, expect_one_text
+from attnviz.inputs import encode, expect_one_text
 from attnviz.inputs.text import token_spans
 from attnviz.inputs.tokens import pieces_in
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source

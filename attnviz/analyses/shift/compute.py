@@ -39,7 +39,7 @@ from attnviz.attribution.tracing import trace_run, tracing
 from attnviz.capture.capture import hidden_states
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, expect_words
-from attnviz.inputs.batch import Batch, Inputs
+from attnviz.inputs import Batch, Inputs
 from attnviz.inputs.text import token_spans
 from attnviz.inputs.tokens import TextSource, pieces_in
 from attnviz.pipeline.attend import Loadable, Model, Source, parse_source

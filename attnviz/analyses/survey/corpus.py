@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.errors import InputError, first_line, is_unicode, refuse_given, require, true_or_false
-from attnviz.inputs.batch import Batch, Inputs, encode, parse_inputs, read_texts
+from attnviz.inputs import Batch, Inputs, encode, parse_inputs, read_texts
 from attnviz.inputs.text import (
     Encoded,
     max_tokens,

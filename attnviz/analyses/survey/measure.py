@@ -29,7 +29,7 @@ from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError, ModelError, first_line, require
 from attnviz.heads import STATISTICS, STATISTICS_OF, Positions, Statistic, WeightStatistics, largest
-from attnviz.inputs.batch import placed
+from attnviz.inputs import placed
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
 from attnviz.models.devices import devices, one_device

@@ -19,7 +19,7 @@ from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, mask_id, unembedding_of
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError, ModelError, expect_names
-from attnviz.inputs.batch import encode
+from attnviz.inputs import encode
 from attnviz.inputs.tokens import TokenIds
 from attnviz.pipeline.attend import Model
 from attnviz.results import AnalysisCheck
