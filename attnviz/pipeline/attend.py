@@ -12,8 +12,7 @@ import torch
 
 from attnviz.agreement import verify_saved
 from attnviz.errors import InputError, refuse_given, true_or_false
-from attnviz.inputs import Inputs, Many, parse_inputs
-from attnviz.inputs.arguments import ArgumentSource, parse_arguments
+from attnviz.inputs import ArgumentSource, Inputs, Many, parse_arguments, parse_inputs
 from attnviz.inputs.audio import AudioSource
 from attnviz.inputs.image import ImageSource
 from attnviz.inputs.tokens import Chat, TextSource, TokensSource

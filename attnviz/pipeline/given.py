@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from attnviz.errors import InputError, whole_number
-from attnviz.inputs.arguments import parse_labels
+from attnviz.inputs import parse_labels
 from attnviz.pipeline.run import package_versions
 from attnviz.results import AgreementReport, AttentionResult, Axis, GivenAttention, Provenance
 from attnviz.results.arguments import checked_scalars

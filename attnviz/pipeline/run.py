@@ -48,8 +48,7 @@ from attnviz.capture.streamed import (
 )
 from attnviz.capture.watch import Outputs, memory_budget
 from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
-from attnviz.inputs import Batch, Inputs, encode
-from attnviz.inputs.arguments import Arguments, expect_labels_fit
+from attnviz.inputs import Arguments, Batch, Inputs, encode, expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.text import continue_axis, expect_tokens_left, spelled
 from attnviz.inputs.tokens import decode, read_labels
