@@ -3,6 +3,7 @@ from .agreement.compare import load_result as load_result
 from .analyses.ablate.compute import ablate as ablate
 from .analyses.ablate.result import AblationResult as AblationResult
 from .analyses.check.compute import check as check
+from .analyses.check.compute import from_weights as from_weights
 from .analyses.check.result import CheckResult as CheckResult
 from .analyses.compare.compute import compare as compare
 from .analyses.compare.result import CompareResult as CompareResult
@@ -44,7 +45,6 @@ from .pipeline.attend import Model as Model
 from .pipeline.attend import attend as attend
 from .pipeline.attend import load as load
 from .pipeline.attend import verify as verify
-from .pipeline.given import from_weights as from_weights
 from .results.agreement_report import AgreementReport as AgreementReport
 from .results.attention_record import AttentionRecord as AttentionRecord
 from .results.attention_result import AttentionResult as AttentionResult

@@ -18,7 +18,7 @@ TOPICS = {
     "inputs/": ("Texts, images and sounds", "guides/inputs.md"),
     "models/": ("Finding and loading a model", "guides/models.md"),
     "capture/|pipeline/run|pipeline/attend|streaming/": ("Running a model", "concepts/capture.md"),
-    "pipeline/given|analyses/check|analyses/example": (
+    "analyses/check|analyses/example": (
         "Numbers from elsewhere", "guides/data.md",
     ),
     "analyses/senses": ("Senses of a word", "guides/senses.md"),
