@@ -16,8 +16,8 @@ from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs import Batch, Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
+from attnviz.pipeline import AttendOptions, run
 from attnviz.pipeline.attend import Model
-from attnviz.pipeline.run import AttendOptions, run
 from attnviz.results import AttentionResult
 from attnviz.results.axis import Axis, TokenGroups, join_axes, token_groups
 from attnviz.results.text import READ_WITH

@@ -482,8 +482,8 @@ class Call:
             if self.result is not None:
                 result = read_result(self.result, inputs.get("mode", "auto"))
             else:
+                from attnviz.pipeline import IfStreamed
                 from attnviz.pipeline.attend import attend
-                from attnviz.pipeline.run import IfStreamed
 
                 for name in {*_CHOSEN} & streaming.keys():
                     if (one := streaming[name]) is not None:

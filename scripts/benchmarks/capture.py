@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, P
 
 from attnviz.agreement import Proof, prove_rows, prove_streamed
 from attnviz.capture.streamed import ReducedAttention, ReductionOptions, Sample, capture_streamed
-from attnviz.pipeline.run import sampled_rows
+from attnviz.pipeline import sampled_rows
 from attnviz.results import Axis, MapSummary
 from attnviz.streaming import ScoreSpec, attend
 from benchmarks import peers

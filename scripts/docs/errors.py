@@ -17,7 +17,7 @@ PACKAGE = Path(errors.__file__).parent
 TOPICS = {
     "inputs/": ("Texts, images and sounds", "guides/inputs.md"),
     "models/": ("Finding and loading a model", "guides/models.md"),
-    "capture/|pipeline/run|pipeline/attend|streaming/": ("Running a model", "concepts/capture.md"),
+    "capture/|pipeline/|streaming/": ("Running a model", "concepts/capture.md"),
     "analyses/check|analyses/example": (
         "Numbers from elsewhere", "guides/data.md",
     ),

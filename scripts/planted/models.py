@@ -10,10 +10,9 @@ from unittest.mock import patch
 
 import torch
 
-from attnviz import agreement
+from attnviz import agreement, pipeline
 from attnviz.capture.watch import Outputs, floats
 from attnviz.errors import InputError
-from attnviz.pipeline import run as pipeline
 from attnviz.results import AgreementReport, AttentionResult, Axis
 from planted.formula import changed, count_alarms, outcomes
 from planted.rules import (

@@ -12,7 +12,7 @@ import attnviz
 def test_rows_hold_what_runs_hold(name, texts, tokenizer, monkeypatch):
     model = attnviz.load(tiny(name), tokenizer=tokenizer)
     rows = model.attend(texts)
-    monkeypatch.setattr("attnviz.pipeline.run.rows_of", lambda *_: None)  # runs apart
+    monkeypatch.setattr("attnviz.pipeline.rows_of", lambda *_: None)  # runs apart
     apart = model.attend(texts)
     for one, other in zip(
         *([x] if isinstance(texts, str) else x for x in (rows, apart)), strict=True

@@ -68,7 +68,7 @@ def test_a_long_text_with_the_bundled_model(model):
 
 
 def test_long_texts_are_streamed_automatically_and_short_ones_are_not(model, monkeypatch):
-    monkeypatch.setattr("attnviz.pipeline.run._MOST_WHOLE_WEIGHTS", 10_000)
+    monkeypatch.setattr("attnviz.pipeline._MOST_WHOLE_WEIGHTS", 10_000)
     short, long = (attnviz.attend(text, model=model) for text in (TEXTS[2], TWICE))
     assert (len(short.streamed), len(short.records)) == (0, 6)
     assert (len(long.streamed), len(long.records)) == (6, 0)

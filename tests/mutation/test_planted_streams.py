@@ -9,9 +9,9 @@ from families import TEXTS, tiny
 from full_maps import check, use_loops, use_reference, whole
 
 import attnviz
+from attnviz import pipeline
 from attnviz.capture import streamed
 from attnviz.capture.attention_interface import AttentionCallArgs
-from attnviz.pipeline import run as pipeline
 from attnviz.results.attention_record import AttentionRecord, MaskRule
 from attnviz.streaming import ScoreSpec, attend, numba_kernels, reference
 from attnviz.streaming.cpu import _RowBlock

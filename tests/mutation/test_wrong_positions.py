@@ -9,8 +9,7 @@ import torch
 from faults_in_models import reversed_positions
 from media import RATE, chirp, picture, seeing
 
-from attnviz import InputError
-from attnviz.pipeline import run as pipeline
+from attnviz import InputError, pipeline
 
 INPUTS = {
     "vit": {"image": picture()},

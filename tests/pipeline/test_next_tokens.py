@@ -13,8 +13,8 @@ from transformers import (
 )
 
 import attnviz
-from attnviz.pipeline import run as module_of_runs
-from attnviz.pipeline.run import most_probable
+from attnviz import pipeline
+from attnviz.pipeline import most_probable
 
 TEXT = "the train left the station on time"
 
@@ -112,7 +112,7 @@ def test_a_streamed_text_has_none(tokenizer):
 def test_blocks_of_rows_give_the_same(monkeypatch):
     logits = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
     whole = most_probable(logits, 5)
-    monkeypatch.setattr(module_of_runs, "_PROBABILITIES", 100)
+    monkeypatch.setattr(pipeline, "_PROBABILITIES", 100)
     for one, other in zip(most_probable(logits, 5), whole, strict=True):
         assert torch.equal(one, other)
 

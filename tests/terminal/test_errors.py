@@ -105,7 +105,7 @@ def test_no_color_is_respected_in_a_terminal():
 @pytest.fixture
 def noisy(monkeypatch):
     """A model in the company of verbose libraries, and one warning of attnviz."""
-    capture = attnviz.pipeline.run.capture
+    capture = attnviz.pipeline.capture
 
     def speak(*args, **kwargs):
         for library in ("transformers", "torch", "matplotlib", "huggingface_hub", "PIL"):
@@ -116,7 +116,7 @@ def noisy(monkeypatch):
         warnings.warn("this\nis ours", AttnvizWarning, stacklevel=1)
         return capture(*args, **kwargs)
 
-    monkeypatch.setattr("attnviz.pipeline.run.capture", speak)
+    monkeypatch.setattr("attnviz.pipeline.capture", speak)
 
 
 def test_only_our_warnings_are_shown(capfd, caplog, noisy):
@@ -155,7 +155,7 @@ def test_unexpected_errors_are_one_line_and_exit_with_1(capsys, monkeypatch, err
     def unforeseen(*args, **kwargs):
         raise error
 
-    monkeypatch.setattr("attnviz.pipeline.run.capture", unforeseen)
+    monkeypatch.setattr("attnviz.pipeline.capture", unforeseen)
     err = refused(capsys, "heatmap", TEXT, code=1)
     assert f"attnviz: {type(error).__name__}: " in err
     assert "Report it with the output of --debug." in err
@@ -167,7 +167,7 @@ def test_a_package_that_is_not_installed(capsys, monkeypatch):
     def fail(*_, **__):
         raise ModuleNotFoundError("No module named 'pillow'", name="pillow")
 
-    monkeypatch.setattr("attnviz.pipeline.run.capture", fail)
+    monkeypatch.setattr("attnviz.pipeline.capture", fail)
     err = refused(capsys, "heatmap", TEXT, code=1)
     assert err.endswith("'pillow'. Run attnviz doctor to see what is not installed.\n")
 
@@ -176,7 +176,7 @@ def test_keyboard_interrupt_propagates_in_python(monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attnviz.pipeline.run.capture", interrupted)
+    monkeypatch.setattr("attnviz.pipeline.capture", interrupted)
     with pytest.raises(KeyboardInterrupt):
         attnviz.attend(TEXT)
     with pytest.raises(KeyboardInterrupt):

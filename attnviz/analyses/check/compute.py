@@ -24,8 +24,8 @@ from attnviz.errors import InputError, whole_number
 from attnviz.inputs import parse_labels
 from attnviz.inputs.tokens import TextSource
 from attnviz.io import read_weights
+from attnviz.pipeline import package_versions
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended
-from attnviz.pipeline.run import package_versions
 from attnviz.results import (
     AgreementReport,
     AttentionRecord,

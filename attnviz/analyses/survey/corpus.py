@@ -34,8 +34,8 @@ from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.io import is_file, translated
 from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
+from attnviz.pipeline import AttendOptions, run, transcript_of
 from attnviz.pipeline.attend import Model, Source, load
-from attnviz.pipeline.run import AttendOptions, run, transcript_of
 from attnviz.results import AttentionRecord, AttentionResult, Axis
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
