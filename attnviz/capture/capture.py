@@ -28,12 +28,11 @@ from attnviz.capture.search import Plan, linear_calls, plan_for, record_runs
 from attnviz.capture.tracing.provenance import ConstantStorages, storage_key
 from attnviz.errors import InputError, ModelError
 from attnviz.formula.attention import additive_mask
-from attnviz.models.devices import input_device
 from attnviz.models.pretrained import count_inputs, kinds_among
 from attnviz.results import AttentionRecord, Axis, LinearAttention, MaskRule, Reference
 from attnviz.results.agreement_report import LINEAR
 from attnviz.runtime import compat
-from attnviz.runtime.libraries import MemoryBudget
+from attnviz.runtime.libraries import MemoryBudget, input_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer

@@ -23,8 +23,7 @@ from attnviz.capture.projections.find import STAGES, AttentionModule, ModuleInpu
 from attnviz.capture.tracing.arrange import Attention
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget
-from attnviz.models.devices import input_device
-from attnviz.runtime.libraries import copy_to
+from attnviz.runtime.libraries import copy_to, input_device
 
 _COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 

@@ -28,11 +28,16 @@ from attnviz.capture.attention_interface import (
 )
 from attnviz.capture.projections import find
 from attnviz.errors import ModelError
-from attnviz.models.devices import held_whole, input_device
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import Axis
 from attnviz.runtime import compat
-from attnviz.runtime.libraries import MemoryBudget, full_float32, translate
+from attnviz.runtime.libraries import (
+    MemoryBudget,
+    full_float32,
+    held_whole,
+    input_device,
+    translate,
+)
 
 # Whether a model draws random numbers or writes weights, once it has run, or its plan says so.
 needs_isolation: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from attnviz.errors import InputError, ModelError, did_you_mean, is_unicode, one_line, refuse_given
-from attnviz.models import BUNDLED, NAMED, NamedModel, devices, pretrained
+from attnviz.models import BUNDLED, NAMED, NamedModel, pretrained
 from attnviz.models.objects import ADAPTER, add_adapter, base_of_adapter, shadow_of, unwrap
 from attnviz.models.pretrained import Processors
 from attnviz.results.base import sums_of_words
+from attnviz.runtime import libraries
 from attnviz.runtime.compat import initialize, write_count
 
 Location = str | os.PathLike[str]
@@ -66,7 +67,7 @@ class Checkpoint:
     @property
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""
-        return devices.input_device(self.module)
+        return libraries.input_device(self.module)
 
     @cached_property
     def fits_vocabulary(self) -> bool | None:
@@ -171,21 +172,21 @@ def load_checkpoint(
     processor: Any = None,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype | None = None,
-    device_map: devices.DeviceMap | None = None,
+    device_map: pretrained.DeviceMap | None = None,
     offload_folder: str | os.PathLike[str] | None = None,
 ) -> Checkpoint:
     """Load a model, and check that every weight comes from its file: see `attnviz.load`."""
     if sys.flags.optimize > 1:
         raise InputError("python -OO removes docstrings, which transformers needs. Use python -O.")
-    target, torch_dtype = devices.one_device(device), _dtype(dtype)
-    placement = devices.device_map_options(device_map, offload_folder, device)
+    target, torch_dtype = libraries.one_device(device), _dtype(dtype)
+    placement = pretrained.device_map_options(device_map, offload_folder, device)
     with pretrained.quiet():
         source, own_tokenizer, own_processor, notes = unwrap(source)
         if isinstance(source, PreTrainedModel):
             why = "a model object is never changed. Give its folder or hub name."
             refuse_given(why, device_map=device_map)
-            for used in devices.devices(source):
-                devices.expect_float64(used)
+            for used in libraries.devices(source):
+                libraries.expect_float64(used)
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             tokenizer = own_tokenizer if tokenizer is None else tokenizer
             processor = own_processor if processor is None else processor
@@ -342,7 +343,7 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 def _expect_as_it_is(
     module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
-    current = devices.input_device(module)
+    current = libraries.input_device(module)
     is_elsewhere = device is not None and (
         (device.type, device.index or 0) != (current.type, current.index or 0)
     )
@@ -420,7 +421,7 @@ def _sha256_of_state(module: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     buffers = dict(module.named_buffers())
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)
-    for key, tensor in (*devices.whole_weights(module), *changed):
+    for key, tensor in (*libraries.whole_weights(module), *changed):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
         tensor_bytes: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         digest.update(tensor_bytes)

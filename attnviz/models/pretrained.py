@@ -12,13 +12,14 @@ import copy
 import inspect
 import json
 import math
+import os
 import re
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import transformers
@@ -28,12 +29,14 @@ from transformers.feature_extraction_sequence_utils import SequenceFeatureExtrac
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging as progress_bars
 
-from attnviz.errors import InputError, ModelError, did_you_mean, one_line, silence_rust
-from attnviz.models.devices import whole
+from attnviz.errors import InputError, ModelError, did_you_mean, one_line, require, silence_rust
+from attnviz.io import check_folder
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
-from attnviz.runtime.libraries import MemoryBudget, debugging, silence_logs
+from attnviz.runtime.libraries import MemoryBudget, debugging, one_device, silence_logs, whole
 
+DeviceMap: TypeAlias = str | int | torch.device | Mapping[str, str | int | torch.device]
+_STRATEGIES = ("auto", "balanced", "balanced_low_0", "sequential")  # by accelerate
 VOCABULARY_FILES = (
     "tokenizer.json",
     "tekken.json",
@@ -236,6 +239,46 @@ def gguf_advice(file: Path) -> str:
         "Load it in Python (pip install gguf): import transformers as t; model = attnviz.load("
         f"t.AutoModelForCausalLM.{source}, tokenizer=t.AutoTokenizer.{source})"
     )
+
+
+def device_map_options(
+    device_map: DeviceMap | None, folder: str | os.PathLike[str] | None, device: str | torch.device
+) -> dict[str, Any]:
+    """Return the keywords of `from_pretrained` that place a model; none without a device map."""
+    if device_map is None:
+        if folder is None:
+            return {}
+        raise InputError(
+            "offload_folder needs a device map: add device_map='auto' (--device-map auto)."
+        )
+    if device != "auto":
+        raise InputError(
+            f"device {str(device)!r} and device_map {device_map!r:.80} exclude each other: "
+            "leave one of them out."
+        )
+    require("accelerate", "large", "device_map needs")
+    options: dict[str, Any] = {"device_map": device_map, "offload_folder": None}
+    if isinstance(device_map, Mapping):
+        options["device_map"] = {str(path): _place(place) for path, place in device_map.items()}
+    elif device_map not in _STRATEGIES:
+        options["device_map"] = {"": _place(device_map, *_STRATEGIES)}
+    if folder is not None:
+        options["offload_folder"] = os.path.expanduser(folder)  # noqa: PTH111
+        check_folder(options["offload_folder"])
+    return options
+
+
+def _place(place: Any, *others: str) -> str | int:
+    """Return a device, GPUs by number, or "disk"; others : what a refusal names beside these."""
+    if place == "disk":
+        return "disk"
+    try:
+        device = one_device(f"cuda:{place}" if type(place) is int and place >= 0 else place)
+    except InputError as error:
+        choices = ", ".join(map(repr, ("disk", *others)))
+        what = "A device_map" if others else "A place"
+        raise InputError(f"{error} {what} may also be {choices}.") from error
+    return device.index or 0 if device.type == "cuda" else device.type
 
 
 def load_model(

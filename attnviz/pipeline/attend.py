@@ -17,7 +17,7 @@ from attnviz.inputs.audio import AudioSource
 from attnviz.inputs.image import ImageSource
 from attnviz.inputs.tokens import Chat, TextSource, TokensSource
 from attnviz.models.checkpoint import Checkpoint, SpecialTokens, load_checkpoint
-from attnviz.models.devices import DeviceMap
+from attnviz.models.pretrained import DeviceMap
 from attnviz.pipeline import AttendOptions, Mode, Positions, run
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars

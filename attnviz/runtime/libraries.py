@@ -1,4 +1,7 @@
-"""Memory, precision, exceptions and logs of the libraries below attnviz.
+"""Devices, memory, precision, exceptions and logs of the libraries below attnviz.
+
+A weight that accelerate offloads is an empty tensor on "meta"; its values are loaded while its
+module runs.
 
 Linux rarely refuses memory: it kills the process that uses it. So attnviz refuses in advance what
 certainly does not fit. An allocation that fails anyway gives the same message.
@@ -17,15 +20,17 @@ import errno
 import logging
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psutil
 import torch
+from torch import Tensor, nn
 
 from attnviz.errors import AttnvizError, InputError, ModelError, is_panic, one_line
+from attnviz.runtime.compat import accelerate_hook, own_parameters
 
 _OUT_OF_MEMORY = re.compile(r"allocate memory|out of memory|bad_alloc|bad alloc", re.IGNORECASE)
 _REQUESTED = re.compile(r"allocate ([\d.]+) ?(bytes|KiB|MiB|GiB|TiB)")
@@ -53,14 +58,119 @@ def free(device: torch.device) -> int | None:
     return max(available, 0)
 
 
-def copy_to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+def one_device(device: str | torch.device) -> torch.device:
+    """Return a device of this machine; "auto" is CUDA if available, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count()}
+    requested = None
+    if isinstance(device, str | torch.device):
+        with suppress(RuntimeError):
+            requested = torch.device(device)
+            expect_float64(requested)
+    if requested is None or requested.type not in counts:
+        raise InputError(f"{device!r} is not a device: use 'auto', 'cpu', 'cuda' or 'cuda:N'.")
+    if (requested.index or 0) >= counts[requested.type]:
+        raise InputError(
+            f"Device {str(device)!r} is not available: PyTorch finds {counts[requested.type]} of "
+            f"the kind {requested.type!r}. Use 'auto' or 'cpu'."
+        )
+    return requested
+
+
+def expect_float64(device: torch.device) -> None:
+    """Raise InputError for a device without float64, in which every attention is compared."""
+    if device.type == "mps":
+        raise InputError(
+            f"Device {str(device)!r} has no float64, in which attnviz compares every attention: "
+            "use 'cpu' (for a model object, model.to('cpu'))."
+        )
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Return the device on which a model takes its inputs."""
+    first = next(model.parameters(), None)
+    return devices(model)[0] if first is None or first.is_meta else first.device
+
+
+def devices(model: nn.Module) -> list[torch.device]:
+    """Return the devices that a model computes on; the first is where it takes its inputs."""
+    parameter_devices = [tensor.device for tensor in model.parameters()]
+    execution_devices = [
+        torch.device(hook.execution_device)
+        for module in model.modules()
+        for hook in _hooks(module)
+        if getattr(hook, "execution_device", None) is not None
+    ]
+    ordered = [*parameter_devices[:1], *execution_devices, *parameter_devices]
+    real = list(dict.fromkeys(device for device in ordered if device.type != "meta"))
+    return real or parameter_devices[:1] or [torch.device("cpu")]
+
+
+def whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    """Return the values of a weight of a model, which its ``state_dict`` has as `name`."""
+    if not tensor.is_meta:
+        return tensor.detach()
+    # The innermost module around it that has values has its values.
+    path, _, key = name.rpartition(".")
+    while True:
+        for hook in _hooks(model.get_submodule(path)):
+            if (weights_map := getattr(hook, "weights_map", None)) is not None:
+                with suppress(KeyError):
+                    values: Tensor = weights_map[key].detach()
+                    return values
+        if not path:
+            raise InputError(
+                f"{name} is on 'meta' and has no values. Load the model without offloading it."
+            )
+        path, _, child = path.rpartition(".")
+        key = f"{child}.{key}"
+
+
+def whole_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and values of each tensor, also packed ones, in a ``state_dict``, by name."""
+    for name, value in sorted(model.state_dict().items()):
+        for tensor in value if isinstance(value, tuple) else (value,):
+            if isinstance(tensor, Tensor):
+                values = whole(model, name, tensor)
+                is_plain = type(tensor).dequantize is Tensor.dequantize and not tensor.is_quantized
+                yield name, values if is_plain else values.dequantize()
+
+
+@contextmanager
+def held_whole(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Put offloaded weights into their modules for the block, while the model does not run."""
+    offloaded = [
+        (owner, name, tensor)
+        for module in modules
+        for owner in module.modules()
+        for name, tensor in own_parameters(owner).items()
+        if tensor is not None and tensor.is_meta
+    ]
+    try:
+        for owner, name, tensor in offloaded:
+            values = whole(owner, name, tensor)
+            own_parameters(owner)[name] = nn.Parameter(values, requires_grad=False)
+        yield
+    finally:
+        for owner, name, tensor in offloaded:
+            own_parameters(owner)[name] = tensor
+
+
+def _hooks(module: nn.Module) -> list[Any]:
+    """Return accelerate's hooks of a module; a sequential hook holds several."""
+    hook = accelerate_hook(module)
+    return [*getattr(hook, "hooks", ()), hook] if hook is not None else []
+
+
+def copy_to(device: torch.device, tensor: Tensor) -> Tensor:
     """Copy a tensor to a device; from the memory of the CPU, CUDA is not waited for."""
     if device.type != "cuda" or tensor.device.type != "cpu":
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def copy_to_cpu(measured: Sequence[dict[K, torch.Tensor]]) -> list[dict[K, torch.Tensor]]:
+def copy_to_cpu(measured: Sequence[dict[K, Tensor]]) -> list[dict[K, Tensor]]:
     """Copy small tensors to the CPU in one transfer, as float64."""
     if not any(measured):
         return [{} for _ in measured]

@@ -16,7 +16,7 @@ PACKAGE = Path(errors.__file__).parent
 # The first that fits the path of a module: its title, and where to read more.
 TOPICS = {
     "inputs/": ("Texts, images and sounds", "guides/inputs.md"),
-    "models/": ("Finding and loading a model", "guides/models.md"),
+    "models/|runtime/": ("Finding and loading a model", "guides/models.md"),
     "capture/|pipeline/|streaming/": ("Running a model", "concepts/capture.md"),
     "analyses/check|analyses/example": (
         "Numbers from elsewhere", "guides/data.md",

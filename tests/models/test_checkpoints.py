@@ -164,7 +164,7 @@ def test_absent_device(folder, monkeypatch):
 
 def test_a_model_on_a_device_without_float64_is_refused(monkeypatch):
     """PyTorch does not compute on "mps" here, so the model only says that it is there."""
-    here = "attnviz.models.checkpoint.devices.devices"
+    here = "attnviz.models.checkpoint.libraries.devices"
     monkeypatch.setattr(here, lambda model: [torch.device("mps:0")])
     with pytest.raises(InputError, match=r"'mps:0' has no float64.*cpu"):
         attnviz.load(tiny("bert"))

@@ -32,9 +32,8 @@ from attnviz.heads import STATISTICS, STATISTICS_OF, Positions, Statistic, Weigh
 from attnviz.inputs import placed
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.models.devices import devices, one_device
 from attnviz.results import AttentionRecord, AttentionResult, Axis, LinearAttention, row_shares
-from attnviz.runtime.libraries import release_unused
+from attnviz.runtime.libraries import devices, one_device, release_unused
 
 if TYPE_CHECKING:
     from ray import ObjectRef
