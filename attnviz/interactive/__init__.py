@@ -95,7 +95,7 @@ class View:
 
         environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
         # By the hashes, only its own script and style can run in it.
-        environment.globals |= {"static": static, "sha256": _sha256}
+        environment.globals |= {"static": static_file, "sha256": _sha256}
         template = environment.get_template(self._template)
         return template.render(data=compact_json(self._data), shown=self._data)
 
@@ -284,7 +284,7 @@ def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
         size = _SENTENCE_SIZE if cells <= _SHORT * len(results) else _TEXT_SIZE
     elif not size > 0:
         raise InputError(f"size={size!r} is no page size. Give megabytes above 0.")
-    front_end = len(static("attnviz.iife.js")) + len(static("attnviz.css"))
+    front_end = len(static_file("attnviz.iife.js")) + len(static_file("attnviz.css"))
     return int(min(size, 1e6) * 1e6) - front_end - _DOCUMENT_BYTES
 
 
@@ -394,6 +394,6 @@ def _sha256(text: str) -> str:
 
 
 @cache
-def static(name: str) -> str:
+def static_file(name: str) -> str:
     """Return a file of the built front end, such as attnviz.iife.js or attnviz.css."""
     return (files("attnviz.interactive") / "static" / name).read_text("utf-8")

@@ -51,7 +51,7 @@ from attnviz.analyses.shift.compute import parse_pair, shift
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.errors import AttnvizError, AttnvizWarning, InputError, expect_words
 from attnviz.inputs import encode, expect_one_text
-from attnviz.interactive import describe_explanation, static, view
+from attnviz.interactive import describe_explanation, static_file, view
 from attnviz.models import BUNDLED
 from attnviz.pipeline.attend import Model, attend
 from attnviz.results.base import described, finite
@@ -134,7 +134,9 @@ class Site(AuthenticationBackend):
             Route("/turn/{ticket}", self._turn),
             Route(_PUBLIC, self._health),
             *(
-                Route(f"/static/{name}", Response(static(name), media_type=kind), methods=["GET"])
+                Route(
+                    f"/static/{name}", Response(static_file(name), media_type=kind), methods=["GET"]
+                )
                 for name, kind in _STATIC.items()
             ),
             *(

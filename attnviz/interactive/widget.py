@@ -8,7 +8,7 @@ import anywidget
 import traitlets
 
 from attnviz.errors import InputError
-from attnviz.interactive import static
+from attnviz.interactive import static_file
 
 _SELECTION_TYPES: dict[str, tuple[type, ...]] = {
     "view": (str,),
@@ -32,8 +32,8 @@ class AttentionWidget(anywidget.AnyWidget):
         `widget.selection = {"view": "head", "layer": 5, "heads": [3]}`.
     """
 
-    _esm = static("attnviz.es.js")
-    _css = static("attnviz.css")
+    _esm = static_file("attnviz.es.js")
+    _css = static_file("attnviz.css")
     payload: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)
     blocks: traitlets.List[str] = traitlets.List().tag(sync=True)
     selection: traitlets.Dict[str, Any] = traitlets.Dict().tag(sync=True)

@@ -17,7 +17,7 @@ from strategies import AWKWARD, slower, strings
 import attnviz
 from attnviz import AgreementReport, AttentionMap, plot
 from attnviz.figures.claims import spelled
-from attnviz.interactive import View, static
+from attnviz.interactive import View, static_file
 from attnviz.interactive.payload import compact_json
 from attnviz.results import Provenance
 from attnviz.results.text import literal, source
@@ -105,8 +105,8 @@ def test_a_page_has_only_its_elements_and_its_data(text, model, labels):
     assert not read.others
     assert {key for tag, keys in read.elements if tag == "script" for key in keys} == {"id", "type"}
     assert json.loads(read.texts["attnviz-data"]) == data
-    assert read.texts["script"] == static("attnviz.iife.js")
-    assert read.texts["style"] == static("attnviz.css")
+    assert read.texts["script"] == static_file("attnviz.iife.js")
+    assert read.texts["style"] == static_file("attnviz.css")
     assert read.texts["title"] == title
     assert page.encode().decode() == page
     check_frame(view, page, title)
