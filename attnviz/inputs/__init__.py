@@ -308,7 +308,7 @@ def encode(
 
 def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generating: bool) -> Batch:
     with translate(checkpoint):
-        inputs, axes, texts = encode_arguments(checkpoint, arguments)
+        inputs, axes, texts = _read_arguments(checkpoint, arguments)
     inputs = placed(checkpoint, inputs)
     has_image = "image" in axes and len(axes["image"]) == 1
     axes, own = _own_target(checkpoint, inputs, axes, generating=generating)
@@ -494,7 +494,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {"": content}
 
 
-def encode_arguments(
+def _read_arguments(
     checkpoint: Checkpoint, given: Arguments
 ) -> tuple[dict[str, Any], Axes, tuple[_Texts, ...]]:
     """Return arguments as the model takes them, the axes of N inputs by kind, and their N texts."""

@@ -137,8 +137,8 @@ def test_the_finding_comes_first_then_the_map_in_percent(capsys):
 def terminal(monkeypatch):
     def use(**how):
         console = LiteralConsole(force_terminal=True, width=100, **how)
-        for module in ("command", "console"):
-            monkeypatch.setattr(f"attnviz.terminal.{module}.console", console)
+        for module in ("terminal", "terminal.command"):
+            monkeypatch.setattr(f"attnviz.{module}.console", console)
 
     monkeypatch.delenv("NO_COLOR", raising=False)
     return use
