@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from functools import cache
 from itertools import islice
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -60,27 +59,25 @@ def test_sentences_about_invented_numbers_name_them(analysis):
 
 # Trained again: one in ten seconds, the other in 40, and then only its rough sizes are compared
 TRAINED = {"fig28_training": pytest.mark.slow, "fig29_linear_attention": pytest.mark.long}
-STEMS = [pytest.param(stem, marks=TRAINED.get(stem, ())) for stem in gallery.CAPTIONS]
+STEMS = [pytest.param(stem, marks=TRAINED.get(stem, ())) for stem in gallery.CHECKS]
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_every_title_and_caption_of_the_gallery_names_what_the_model_gives(stem):
-    patterns = [*gallery.TITLES, *gallery.CAPTIONS[stem]]
-    problems = [one for text in gallery.texts(stem) for one in read_all(text, RUNS.model, patterns)]
-    assert not problems, "\n".join(problems)
+def test_the_title_the_caption_and_the_file_of_a_figure_name_what_the_model_gives(stem):
+    """Those of fetched models are in tests/real."""
+    found = gallery.problems(stem, RUNS.model, gallery.text_of(stem))
+    found += gallery.problems_of_file(stem, RUNS.model)
+    assert not found, "\n".join(found)
 
 
 def test_every_figure_of_the_gallery_is_checked():
-    """Those of fetched models are in tests/real."""
-    assert gallery.built().keys() == gallery.CAPTIONS.keys() | gallery_fetched.CAPTIONS.keys()
+    assert gallery.built().keys() == gallery.CHECKS.keys() | gallery.FETCHED.keys()
 
 
-def test_every_file_of_the_gallery_holds_a_true_caption_and_verdict():
-    for stem in gallery.built().keys() - gallery.UNREAD:
-        text = gallery.description(stem)
-        facts = SimpleNamespace(stem=stem, model=RUNS.model)
-        problems = read_all(text, facts, gallery.FILES)
-        assert not problems, "\n".join([stem, *problems])
+@pytest.mark.parametrize("stem", gallery.built())
+def test_a_check_stands_for_every_comparing_word_of_a_docstring(stem):
+    _, vouched_for = gallery.check_of(stem)
+    assert gallery.comparing_words(gallery.docstring(stem)) == vouched_for
 
 
 # --- what is planted is found
@@ -143,10 +140,9 @@ def test_a_wrong_number_and_a_swapped_word_are_found(analysis):
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_a_wrong_number_in_the_gallery_is_found(stem):
-    _, caption = gallery.texts(stem)
-    wrong = [*planted(caption)]
+    wrong = [*planted(gallery.text_of(stem))]
     for text in islice(wrong, 0, None, max(1, len(wrong) // 3)):
-        assert read_all(text, RUNS.model, gallery.CAPTIONS[stem]), text
+        assert gallery.problems(stem, RUNS.model, text), text
 
 
 @pytest.mark.parametrize("analysis", ANALYSES)

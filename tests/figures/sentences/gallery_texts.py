@@ -13,18 +13,19 @@ from figures.sentences.cases import measured_again
 from figures.sentences.corpus import SURVEY
 from figures.sentences.facts import facts_of, spearman
 from figures.sentences.gallery import (
-    FILES,
     FRUITS,
     NOISE,
+    ROUNDING,
     TECH,
-    TEXT_OF,
     apples,
-    caption,
     eager,
+    figure,
     kept,
+    of_result,
     read,
 )  # fmt: skip
-from figures.sentences.reading import Pattern, read_number
+from figures.sentences.proof import COMMON
+from figures.sentences.reading import Near
 from figures.sentences.words import BEYOND, SENSES, SHIFT, Moved
 
 
@@ -35,27 +36,8 @@ def bundled():
     return json.loads(path.read_text("utf-8"))
 
 
-def of_result(patterns, stem, facts):
-    """Let the file of a figure have the sentences of a result."""
-
-    def moved(one):
-        def expect(file, said):
-            assert file.stem == stem
-            return one.expect(facts(file.model), said)
-
-        return Pattern(one.template, one.regex, expect, one.pieces)
-
-    FILES.extend(map(moved, patterns))
-
-
 # ---------------------------------------------------------------------------------------- senses
 
-CHECK = caption(
-    "fig06_senses",
-    "Nor does it show that the most attended words, underlined, determine the sense.",
-    "The sentences were written with clear cues and are few: this is an illustration, not a "
-    "benchmark.",
-)
 CLOSE = 0.008  # between the ends of an interval with other random numbers
 
 
@@ -125,68 +107,33 @@ def against_others(right, others):
     return (right[-1] > others).sum(), (right[-1] < others).sum()
 
 
-@CHECK.sentence(
-    "“<word:w>” tells its senses apart, but not clearly better than the words around it"
-)
-def check_title(model, said):
+@figure("fig06_senses", "nearest, more, most")
+def senses(model, said):
+    """Before the layer that is named, guessing explains what is right."""
     right, others, _, labels = senses_of(model, "check")
     more, less = against_others(right, others)
-    assert wilson(right[-1].mean(), len(labels))[0] > best_guess(labels)
+    p = binomtest(more, more + less).pvalue
+    shares, guess, n = right.mean(1), best_guess(labels), len(labels)
+    since, (low, high) = int(said["check.since"]), output_interval(model)
+    least = shares[since:].min()
     assert more > less
-    assert binomtest(more, more + less).pvalue > BEYOND
-    return {"word": "check"}
-
-
-@CHECK.sentence("Each line is “<word:w>” in one of <n> sentences.")
-def check_count(model, said):
-    return {"word": "check", "n": len(senses_of(model, "check")[3])}
-
-
-@CHECK.sentence(
-    "Without context, the nearest centroid of a sense, computed without that sentence, is correct "
-    "for <static> (chance <chance>); in each layer from <since> on for <least> or more, and at the "
-    "output for <last> (<low> to <high>)."
-)
-def check_states(model, said):
-    """Before the layer that is named, guessing explains what is right."""
-    right, _, _, labels = senses_of(model, "check")
-    shares, since = right.mean(1), int(said["since"])
-    guess, n = best_guess(labels), len(labels)
-    assert wilson(shares[since - 1], n)[0] <= guess < wilson(shares[since:].min(), n)[0]
-    one = {"static": shares[0], "chance": guess, "since": since, "least": shares[since:].min()}
-    for name, end in zip(("low", "high"), output_interval(model), strict=True):
-        one[name] = read_number(said[name])[0]
-        assert abs(one[name] - end) < CLOSE, (name, end)
-    return one | {"last": shares[-1]}
-
-
-@CHECK.sentence(
-    "This need not be attention: the mean static embedding of the other words is correct for "
-    "<others>, and no difference can be shown (p = <p>)."
-)
-def check_others(model, said):
-    right, others, _, _ = senses_of(model, "check")
-    more, less = against_others(right, others)
-    return {"others": others.mean(), "p": binomtest(more, more + less).pvalue}
-
-
-@CHECK.sentence(
-    "Over all <words> bundled words, accuracy is <start> without context, <others> by the other "
-    "words, and <end> at the output (chance <chance>): there the word is right and the other words "
-    "are not in <more> sentences, the reverse in <less> (p = <p>)."
-)
-def check_all(model, said):
+    assert p > BEYOND
+    assert wilson(shares[since - 1], n)[0] <= guess < wilson(least, n)[0]
+    one = {
+        "n": n, "static": shares[0], "check.chance": guess, "check.since": since, "least": least,
+        "last": shares[-1], "low": Near(low, CLOSE), "high": Near(high, CLOSE),
+        "context": others.mean(), "p": p,
+    }  # fmt: skip
     found = [senses_of(model, word) for word in bundled()]
     more, less = np.sum([against_others(right, others) for right, others, *_ in found], axis=0)
-    means = {
-        "start": [right[0].mean() for right, *_ in found],
-        "others": [others.mean() for _, others, *_ in found],
-        "end": [right[-1].mean() for right, *_ in found],
-        "chance": [best_guess(labels) for *_, labels in found],
-    }
-    one = {name: np.mean(values) for name, values in means.items()}
-    one |= {"more": more, "less": less, "p": binomtest(more, more + less).pvalue}
-    return one | {"words": len(found)}
+    return one | {
+        "words": len(found), "more": more, "less": less,
+        "p_all": binomtest(more, more + less).pvalue,
+        "start": np.mean([right[0].mean() for right, *_ in found]),
+        "others": np.mean([others.mean() for _, others, *_ in found]),
+        "end": np.mean([right[-1].mean() for right, *_ in found]),
+        "chance": np.mean([best_guess(labels) for *_, labels in found]),
+    }  # fmt: skip
 
 
 @kept
@@ -194,17 +141,11 @@ def senses_result(model):
     return measured_again(facts_of(attnviz.senses("check", model=model)))
 
 
-of_result(SENSES, "fig06_senses", senses_result)
+of_result([*SENSES, *COMMON], "fig06_senses", senses_result)
 
 
 # ------------------------------------------------------------------------- a shift of two texts
 
-RANKINGS = caption(
-    "fig18_four_rankings",
-    "Attention cannot say in which direction a word pulls",
-    "Three words prove little about a ranking; scripts/bench.py compares the methods on hundreds "
-    "of sentences.",
-)
 NEIGHBORS = "phones", "pie"
 
 
@@ -237,78 +178,31 @@ def pulls(model):
     return np.array(found)
 
 
-@RANKINGS.sentence(
-    "What each word did to “<word:w>”, from fruit toward tech: by the exact decomposition; by the "
-    "effect of masking, replacing, knocking out or deleting the word (mean of the four); by raw "
-    "attention (layer <layer>, the last, counted from 0; mean of heads <first:h> to <last:h>); and "
-    "by rollout (all heads of all layers)."
-)
-def rankings_methods(model, said):
-    layers, heads = read(model, "I love apple pie").weights.shape[:2]
-    one = {"word": "apple", "layer": layers - 1, "first": f"{layers - 1}.0"}
-    return one | {"last": f"{layers - 1}.{heads - 1}"}
-
-
-@RANKINGS.sentence(
-    "The first two are shares of the way from the mean of eight fruits, each read in a text such "
-    "as “<text:w>”, to that of eight technical words."
-)
-def rankings_way(model, said):
-    assert len(FRUITS) == len(TECH) == 8
-    return {"text": f"I love {FRUITS[0]}"}
-
-
-@RANKINGS.sentence(
-    "For “<a:w>” the decomposition gives <a_credit> and the interventions <a_effect>; for “<b:w>” "
-    "<b_credit> and <b_effect>."
-)
-def rankings_pulls(model, said):
-    (a_credit, a_effect), (b_credit, b_effect) = pulls(model)[:, :2, -1]
-    one = dict(zip("ab", NEIGHBORS, strict=True))
-    return one | {
-        "a_credit": a_credit, "a_effect": a_effect, "b_credit": b_credit, "b_effect": b_effect
-    }  # fmt: skip
-
-
-@RANKINGS.sentence("Attention has no sign: it gives “<a:w>” <a_weight> and “<b:w>” <b_weight>.")
-def rankings_attention(model, said):
+@figure("fig18_four_rankings")
+def four_rankings(model):
     """The pulls have opposite signs, and both weights are positive."""
-    credits, _, attention, _ = pulls(model)[:, :, -1].T
-    assert credits[0] > 0 > credits[1]
-    assert attention.min() > 0.1
-    return dict(zip("ab", NEIGHBORS, strict=True)) | dict(
-        zip(("a_weight", "b_weight"), attention, strict=True)
-    )
-
-
-@RANKINGS.sentence("Rollout is between <least> and <most> for all of them.")
-def rankings_rollout(model, said):
-    rollout = pulls(model)[:, 3]
-    return {"least": rollout.min(), "most": rollout.max()}
-
-
-@FILES.sentence("Decomposition and effect have the same direction for <same> of <words> words.")
-def file_directions(file, said):
-    assert file.stem == "fig18_four_rankings"
-    credit, effect, *_ = np.swapaxes(pulls(file.model), 0, 1)
-    return {"same": (np.sign(credit) == np.sign(effect)).sum(), "words": credit.size}
-
-
-@FILES.sentence("How far each word moves “<word:w>” on the way from fruit to tech; <model:*>.")
-def file_pulls(file, said):
-    assert file.stem == "fig18_four_rankings"
-    return {"word": "apple", "model": file.model.name}
+    found = pulls(model)
+    credit, effect, attention, rollout = np.swapaxes(found, 0, 1)
+    layers, heads = read(model, "I love apple pie").weights.shape[:2]
+    assert credit[0, -1] > 0 > credit[1, -1]
+    assert attention[:, -1].min() > 0.1
+    same = np.sign(credit) == np.sign(effect)
+    one = {"layer": layers - 1, "head": heads - 1, "least": rollout.min(), "most": rollout.max()}
+    one |= {"sum(same)": same.sum(), "len(same)": same.size}
+    for n, name in enumerate(NEIGHBORS):
+        values = credit[n, -1], effect[n, -1], attention[n, -1]
+        one |= zip((name, f"{name}_effect", f"{name}_attention"), values, strict=True)
+    return one
 
 
 # ------------------------------------------------------------------------- a shift of one text
 
-GAP = caption("fig30_shift")
-BANK = "bank"
+BANK, RIVER = "bank", "We sat on the bank of the river."
 
 
 @kept
 def shift_result(model):
-    return measured_again(facts_of(attnviz.shift(BANK, TEXT_OF["fig30_shift"], model=model)))
+    return measured_again(facts_of(attnviz.shift(BANK, RIVER, model=model)))
 
 
 @kept
@@ -317,7 +211,7 @@ def gap(model):
 
     The result only adds what the split gives; what masking takes is checked against its numbers.
     """
-    run = read(model, TEXT_OF["fig30_shift"])
+    run = read(model, RIVER)
     T, at = len(run.columns), run.columns.index(BANK)
     ids = torch.tensor(model.tokenizer.convert_tokens_to_ids(run.columns))
     masked = ids.repeat(T, 1).fill_diagonal_(model.tokenizer.mask_token_id)
@@ -337,97 +231,28 @@ def gap(model):
     return shift.norm().item(), here.norm().item(), takes, moved
 
 
-def first_two(model):
-    """Return the two words with most credit."""
-    moved = gap(model)[3]
-    return sorted(moved.sources, key=lambda n: -moved.credit[n])[:2]
-
-
-@GAP.sentence("“<word:w>” moves “<other:w>” <how:most|least>")
-def gap_title(model, said):
+@figure("fig30_shift", "most, adds, takes")
+def shift(model):
     """It is the headline of the result: masking the word takes a quarter of its credit or more."""
-    whole, _, takes, moved = gap(model)
-    first, _ = first_two(model)
+    whole, length, takes, moved = gap(model)
+    first, second = sorted(moved.sources, key=lambda n: -moved.credit[n])[:2]
     assert takes[first] > max(moved.credit[first] / 4, whole / 10)
     assert takes[first] == max(takes[moved.sources])
-    return {"word": moved.names[first], "other": BANK, "how": "most"}
-
-
-@GAP.sentence("“<word:w>” enters the model as one vector in every sentence.")
-def gap_static(model, said):
-    """It is one token, whose vector is a row of the model's table."""
     assert len(model.tokenizer(BANK, add_special_tokens=False).input_ids) == 1
-    return {"word": BANK}
-
-
-@GAP.sentence(
-    "The black path is that of “<word:w>” in “<text:w>”, the gray one that of “<again:w>” alone, "
-    "where every token reads only itself and special tokens."
-)
-def gap_paths(model, said):
-    return {"word": BANK, "text": TEXT_OF["fig30_shift"], "again": BANK}
-
-
-@GAP.sentence("Where they end, the gap between them is <far> of the length of the vector.")
-def gap_length(model, said):
-    whole, length, _, _ = gap(model)
-    return {"far": whole / length}
-
-
-@GAP.sentence(
-    "The bricks split this gap over all words, layers and heads: “<word:w>” adds <credit>, the "
-    "next word, “<second:w>”, <less>, and all parts sum to the gap up to <error>."
-)
-def gap_bricks(model, said):
-    whole, _, _, moved = gap(model)
-    first, second = first_two(model)
-    assert float(said["error"]) < NOISE
     assert abs(np.nansum(moved.credit) - whole) < NOISE * whole
     return {
-        "word": moved.names[first], "credit": moved.credit[first] / whole,
-        "second": moved.names[second], "less": moved.credit[second] / whole,
-        "error": float(said["error"]),
+        "cause": moved.names[first], "second": moved.names[second], "text": RIVER,
+        "far": whole / length, "credit": moved.credit[first] / whole,
+        "less": moved.credit[second] / whole, "error": ROUNDING, "lost": takes[first] / whole,
+        "lost_too": takes[second] / whole,
+        "rho": spearman(moved.credit[moved.sources], takes[moved.sources]),
     }  # fmt: skip
 
 
-@GAP.sentence(
-    "A split changes no word, so each other word was also masked in a separate run (the thin "
-    "bars): masking “<word:w>” takes <lost> of the gap away, masking “<second:w>” <less>."
-)
-def gap_masked(model, said):
-    whole, _, takes, moved = gap(model)
-    first, second = first_two(model)
-    one = {"word": moved.names[first], "second": moved.names[second]}
-    return one | {"lost": takes[first] / whole, "less": takes[second] / whole}
-
-
-@GAP.sentence("Split and effects need not agree: here their rank correlation is <rho>.")
-def gap_rho(model, said):
-    _, _, takes, moved = gap(model)
-    return {"rho": spearman(moved.credit[moved.sources], takes[moved.sources])}
-
-
-of_result(SHIFT, "fig30_shift", shift_result)
-
-
-@FILES.sentence(
-    "Bricks: contributions over all paths, shares of the way, which is <way> units of the hidden "
-    "state (completeness error <error>)."
-)
-def file_bricks(file, said):
-    """The error is that of the machine that drew it, so it only must be rounding."""
-    assert file.stem == "fig30_shift"
-    error = read_number(said["error"])[0]
-    assert error < NOISE
-    return {"way": gap(file.model)[0], "error": error}
+of_result([*SHIFT, *COMMON], "fig30_shift", shift_result)
 
 
 # ---------------------------------------------------------------------------------------- survey
-
-MANY = caption(
-    "fig20_survey",
-    "One sentence gives a picture; many show what a head does.",
-)
 
 
 @kept
@@ -462,51 +287,23 @@ def best(values):
     return f"{layer}.{head}", values[:, layer, head]
 
 
-@MANY.sentence("<texts> sentences, compared with shuffled keys.")
-def many_texts(model, said):
-    return {"texts": len(statistics(model)[0])}
-
-
-@MANY.sentence(
-    "Head <head:h> gives <share> of its weight to the previous token (interval over sentences: "
-    "<low> to <high>; uniform weights <even>), and head <other:h> gives <after> to the next."
-)
-def many_previous(model, said):
+@figure("fig20_survey", "most")
+def survey(model):
     """The interval is that of other resamples of the sentences."""
-    previous, after, _, even = statistics(model)
-    head, shares = best(previous)
-    other, to_next = best(after)
-    one = {"head": head, "share": shares.mean(), "even": even}
+    previous, after, special, even = statistics(model)
+    (head, shares), (other, to_next) = best(previous), best(after)
     means = np.random.default_rng(20).choice(shares, (4000, len(shares))).mean(1)
-    for name, end in (("low", 0.025), ("high", 0.975)):
-        one[name] = read_number(said[name])[0]
-        assert abs(one[name] - np.quantile(means, end)) < 1e-4, name
-    assert one["low"] > even
-    return one | {"other": other, "after": to_next.mean()}
-
-
-@MANY.sentence(
-    "<named> of <heads> heads have a name, found on half of the sentences and confirmed on the "
-    "other half, corrected for all heads and statistics."
-)
-def many_named(model, said):
+    low, high = np.quantile(means, (0.025, 0.975))
+    assert low > even
     roles = survey_result(model).roles
-    return {"named": sum(map(bool, roles)), "heads": len(roles)}
+    named = [role for role in roles if role]
+    assert sum(role == "rests on the first token" for role in named) > len(named) / 2
+    return {
+        "texts": len(previous), "previous": head, "previous_share": shares.mean(),
+        "previous_low": Near(low, 1e-4), "previous_high": Near(high, 1e-4), "previous_even": even,
+        "next": other, "next_share": to_next.mean(), "named": len(named), "heads": len(roles),
+        "rest": special.mean(0)[1:-1].mean(),
+    }  # fmt: skip
 
 
-@MANY.sentence("Of the heads that have a role over many sentences, most rest on the first token")
-def many_title(model, said):
-    roles = [role for role in survey_result(model).roles if role]
-    assert sum(role.startswith("rests") for role in roles) > len(roles) / 2
-    return {}
-
-
-@MANY.sentence(
-    "Between the first and the last layer the mean head gives <rest> of its weight to special "
-    "tokens."
-)
-def many_rest(model, said):
-    return {"rest": statistics(model)[2].mean(0)[1:-1].mean()}
-
-
-of_result(SURVEY, "fig20_survey", survey_result)
+of_result([*SURVEY, *COMMON], "fig20_survey", survey_result)

@@ -47,6 +47,14 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Near:
+    """A number that is drawn at random or measured by machine: right up to a slack."""
+
+    value: float
+    slack: float
+
+
+@dataclass(frozen=True)
 class Noise:
     """A rounding error, which differs by machine: ten times as much or as little is as good."""
 
@@ -208,6 +216,8 @@ def agrees(said, expected):
         return said == expected
     if not re.fullmatch(NUMBER, said):
         return False
+    if isinstance(expected, Near):
+        return abs(read_number(said)[0] - expected.value) <= expected.slack
     if isinstance(expected, Noise):
         value, _ = read_number(said)
         return 0.1 <= (value / expected.value if expected.value else 1.0) <= 10

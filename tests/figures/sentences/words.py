@@ -7,6 +7,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from figures.sentences.facts import numbered, spearman
+from figures.sentences.proof import of_machine
 from figures.sentences.reading import OneOf, Patterns, agrees, read_number
 
 # ------------------------------------------------------------------------------------- senses
@@ -805,7 +806,7 @@ def shift_bricks(facts, said):
     if not moved.reads_directly:
         parts = np.nansum(np.asarray(facts.decomposition.credit))
     kind = "direct contributions" if moved.reads_directly else "contributions over all paths"
-    error = abs(parts - moved.total) / moved.length
+    error = of_machine(facts.agreement, abs(parts - moved.total) / moved.length)
     return {"kind": kind, "way": moved.whole, "error": error}
 
 
