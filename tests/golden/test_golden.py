@@ -15,6 +15,7 @@ import torch
 from families import tiny
 from media import RATE, chirp, picture, processor_of, seeing
 from one_model import one_model  # noqa: F401
+from rich.console import Console
 
 import attnviz
 from golden.figure_structure import structure
@@ -236,14 +237,28 @@ def options_and_defaults(capsys):
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_an_old_saved_result_loads_with_the_same_contents(name):
+def test_an_old_saved_result_loads_and_prints_the_same(name):
     if MODE == "write":
         write_missing()
     result = attnviz.load_result(SAVED / f"{name}.safetensors")
-    values = {"all": describe(result)}
+    values = {"all": describe(result), "printed": lines_of(result)}
     if isinstance(result, attnviz.AttentionResult) and not result.streamed:
         values |= {f"weights {record.place}": record.weights().tolist() for record in result}
     check(f"saved/{name}", values)
+
+
+def lines_of(result):
+    """Return how a result is called, and what a terminal prints of it."""
+    console = Console(width=100, no_color=True, highlight=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(result)
+    return [repr(result), *(line.rstrip() for line in captured.get().splitlines())]
+
+
+@pytest.mark.parametrize("find", [attnviz.rank_heads, attnviz.find_heads])
+def test_heads_that_are_found_print_the_same(find, train):
+    words = {"query": "train", "key": "station"} if find is attnviz.find_heads else {}
+    check(f"saved/{find.__name__}", lines_of(find(train, **words)))
 
 
 def test_a_saved_result_round_trips(tmp_path):
