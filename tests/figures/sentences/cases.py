@@ -1,6 +1,7 @@
 """The sentences of each analysis, with the facts that they are about."""
 
 import copy
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -8,23 +9,22 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from golden import saved_results
-from golden.test_golden import LETTER, TRAIN
+from golden.test_golden import LETTER, TRAIN, lines_of
 
 import attnviz
 from figures.sentences.corpus import COMPARE, EXPLORE, SURVEY
 from figures.sentences.effects import ABLATE, CHECK, EXPLAIN
 from figures.sentences.facts import facts_of, facts_of_json, is_label
-from figures.sentences.maps import MAPS, MATCHES, RANKING, STEPS
-from figures.sentences.proof import COMMON, VERIFY
+from figures.sentences.maps import MAPS, STEPS
+from figures.sentences.proof import COMMON
 from figures.sentences.reading import read_all, read_lines
 from figures.sentences.sources import (
-    lines_in_terminal,
     lines_of_figure,
     printed,
     saved,
     sentences_of_json,
 )
-from figures.sentences.words import SENSES, SHIFT, SHIFT_TABLE, facts_of_senses
+from figures.sentences.words import SENSES, SHIFT, facts_of_senses
 from figures.sentences.worked import EXAMPLE
 
 
@@ -61,8 +61,10 @@ def of_figure(name, patterns, facts):
 
 
 def in_terminal(name, patterns, facts, result):
-    texts = (repr(result), *lines_in_terminal(result))
-    return Case(f"{name} in a terminal", facts, [*patterns, *COMMON], texts)
+    """Return the sentences that a terminal prints, without its tables, which have goldens."""
+    lines = lines_of(result, width=400)[1:]
+    texts = [line for line in lines if line and not re.search("  |[─━]{2}", line)]
+    return Case(f"{name} in a terminal", facts, [*patterns, *COMMON], (*texts,))
 
 
 def described(name, patterns, facts, result, **options):
@@ -72,14 +74,13 @@ def described(name, patterns, facts, result, **options):
     return Case(f"caption of {name}", facts, [*patterns, *COMMON], (figure.get_label(),))
 
 
-def of_saved(name, patterns, figures=(), *, table=(), draws=True):
+def of_saved(name, patterns, figures=()):
     """Yield the sentences of a saved result: in a terminal, in stored figures, and its caption."""
     result, facts = saved(name), facts_of(saved(name))
-    yield in_terminal(name, [*patterns, *table], facts, result)
+    yield in_terminal(name, patterns, facts, result)
     for figure in figures:
         yield of_figure(figure, patterns, facts)
-    if draws:
-        yield described(name, patterns, facts, result)
+    yield described(name, patterns, facts, result)
 
 
 class Runs:
@@ -157,8 +158,8 @@ def shift():
     facts.toward = {"tech": ["I love computers"], "fruit": ["I love pears"]}
     yield of_command("shift-causally", SHIFT, facts)
     yield of_command("shift-mask", SHIFT, facts_of_json("shift", printed("shift-mask")))
-    yield from of_saved("shift", SHIFT, ["shift-of-saved"], table=SHIFT_TABLE)
-    yield from of_saved("shift-causally", SHIFT, ["shift-causally"], table=SHIFT_TABLE)
+    yield from of_saved("shift", SHIFT, ["shift-of-saved"])
+    yield from of_saved("shift-causally", SHIFT, ["shift-causally"])
     result = saved("shift-causally")
     yield described("shift-causally, details", SHIFT, facts_of(result), result, details=True)
     for text, figures in (
@@ -167,7 +168,6 @@ def shift():
     ):
         result = RUNS.shift_of_bank(text)
         facts = measured_again(facts_of(result))
-        yield in_terminal("shift of bank", [*SHIFT, *SHIFT_TABLE], facts, result)
         yield described("shift of bank", SHIFT, facts, result)
         yield from (of_figure(name, SHIFT, facts) for name in figures)
 
@@ -238,28 +238,7 @@ def heatmap():
         ("heatmap-two-sides", attnviz.attention_map(cross, layer=0, head=3), {"maps": of_cross}),
     ):
         yield of_figure(name, MAPS, map_facts(drawn, again=False, **more))
-    for name in ("map", "map-image", "map-audio"):
-        facts = map_facts(saved(name), again=False, maps=saved("maps") if name == "map" else None)
-        yield without_cells(in_terminal(name, MAPS, facts, saved(name)))
     yield from commands_of_maps()
-    facts = facts_of(maps)
-    yield in_terminal("ranking", RANKING, facts, attnviz.rank_heads(train))
-    facts.asked_words = "train", "station"
-    matches = attnviz.find_heads(train, query="train", key="station")
-    yield in_terminal("find", MATCHES, facts, matches)
-
-
-def without_cells(case):
-    """Leave out the lines that draw a map with numbers: tests/terminal reads them."""
-    labels = {*case.facts.rows, *case.facts.columns}
-    words = {word for label in labels for word in label.split()}
-
-    def is_drawn(line):
-        cells = [line[len(one) :] for one in labels if line.startswith(one)] or [line]
-        is_row = any(set(rest) <= set("0123456789·[]−%┌┐─│▼ ") for rest in cells)
-        return is_row or set(line.split()) <= words
-
-    return replace(case, texts=tuple(text for text in case.texts if not is_drawn(text)))
 
 
 def heads_of(model, inputs, stack="encoder", *, masked=False):
@@ -365,7 +344,7 @@ def heads():
         facts.of_ranking = facts_of_json("heads", printed("heads"))
         facts.whole = facts.of_ranking.weights[facts.layers]
         yield of_command(name, MAPS, facts)
-    yield from of_saved("maps", MAPS)
+    yield described("maps", MAPS, facts_of(saved("maps")), saved("maps"))
 
 
 def steps():
@@ -419,9 +398,7 @@ def example():
         notes = tuple(note for one in facts.stages for note in one["notes"])
         case = of_command(f"example-{name}", EXAMPLE, facts)
         yield replace(case, texts=case.texts + notes)
-        facts = facts_of(attnviz.example(name))
-        yield in_terminal(f"example {name}", EXAMPLE, facts, attnviz.example(name))
-        yield of_figure(f"example-{name}", EXAMPLE, facts)
+        yield of_figure(f"example-{name}", EXAMPLE, facts_of(attnviz.example(name)))
     yield described("example", EXAMPLE, facts_of(saved("example")), saved("example"))
 
 
@@ -431,19 +408,6 @@ def verify():
     for name in names:
         data = printed(name)
         yield of_command(name, [], facts_of_json("verify", data | {"agreement": data}))
-    for name in ("result-bert", "result-streamed", "result-image", "result-audio"):
-        result = saved(name)
-        yield in_terminal(name, VERIFY, facts_of_report(result), result)
-    result = RUNS.train
-    yield in_terminal("verify", VERIFY, measured_again(facts_of_report(result)), result)
-
-
-def facts_of_report(result):
-    """Return what verify prints of: the report, and what was read, without the arrays."""
-    return SimpleNamespace(
-        type="verify", agreement=facts_of(result.agreement), provenance=facts_of(result.provenance),
-        layers=len(result.records) + len(result.streamed), streamed=bool(result.streamed),
-    )  # fmt: skip
 
 
 ANALYSES = {

@@ -167,28 +167,6 @@ def survey_role(facts, said):
     return [{"head": name, "role": weights[name][2]} for name in shown]
 
 
-SURVEY.words("statistic mean shuffled keys shuffled tokens most (layer.head)")
-
-
-@SURVEY.sentence("<name:*> <mean> <keys> <tokens> <a:h> (<of_a>), <b:h> (<of_b>)")
-def survey_row(facts, said):
-    """The mean over heads, that of shuffled keys and of tokens, and the heads with most."""
-    if said["name"] not in facts.statistics:
-        return []
-    column = facts.statistics.index(said["name"])
-    mean, even, shuffled = (
-        np.asarray(of, float)[:, column] for of in (facts.mean, facts.even, facts.shuffled)
-    )
-    first, second = np.argsort(-mean, kind="stable")[:2]
-    names = names_of(facts)
-    return {
-        "name": said["name"], "mean": np.nanmean(mean),
-        "keys": math.nan if np.isnan(even).all() else np.nanmean(even),
-        "tokens": np.nanmean(shuffled), "a": names[first], "of_a": mean[first],
-        "b": names[second], "of_b": mean[second],
-    }  # fmt: skip
-
-
 @SURVEY.sentence("clusters of similar heads: <sizes:*>")
 def survey_clusters(facts, said):
     sizes = [int(one) for one in said["sizes"].split(", ")]
@@ -207,28 +185,9 @@ def survey_role_line(facts, said):
     }
 
 
-@SURVEY.sentence(
-    "SurveyResult(<model:*>: <heads> heads on <texts> texts, <named> named, <verdict:verified>)"
-)
-def survey_repr(facts, said):
-    return {
-        "model": model_of(facts), "heads": len(facts.roles), "texts": facts.texts,
-        "named": len(named(facts)), "verdict": "verified",
-    }  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------ explore
 
 EXPLORE = Patterns()
-
-
-@EXPLORE.sentence("ExploreResult(<model:*>: <heads> heads on <texts> texts, <verdict:verified>)")
-def explore_repr(facts, said):
-    return (
-        survey_repr(facts.survey, {}) | {"named": None}
-        if "named" in said
-        else {key: value for key, value in survey_repr(facts.survey, {}).items() if key != "named"}
-    )
 
 
 @EXPLORE.sentence("<texts> texts, <tokens> tokens")
@@ -239,25 +198,6 @@ def explore_source(facts, said):
 @EXPLORE.sentence("<count> heads of <model:*> on <texts> texts")
 def explore_line(facts, said):
     return survey_line(facts.survey, said)
-
-
-EXPLORE.words("head role strongest example raises lost without it")
-
-
-@EXPLORE.sentence("<head:h> <role:*> → <key:*> <raises:*> <lost>")
-def explore_row(facts, said):
-    """A head that does not rest: its role, its strongest example, and what it does to tokens."""
-    names = names_of(facts.survey)
-    n = names.index(said["head"])
-    role = facts.survey.roles[n]
-    assert role not in REST
-    best = max(facts.examples[n], key=lambda example: example.weight)
-    tokens = [token.strip() for token in facts.tokens[str(best.text)]]
-    raised = sorted(facts.written[n].raises, key=lambda one: -one[1])[:3]
-    return {
-        "head": names[n], "role": f"{role} {tokens[best.row]}", "key": tokens[best.key],
-        "raises": ", ".join(one[0].strip() for one in raised), "lost": facts.effects[n],
-    }  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ compare
@@ -296,8 +236,6 @@ COMPARE.words(
     "steps; paths are compared as shares of the most that a statistic can be.",
     "Roles as in a survey: on half of the texts, confirmed on the other half.",
     "Heads with each role",
-    "head apart 95 % changed most, significantly",
-    "head statistic path largest step change 95 %",
 )
 
 
@@ -328,20 +266,6 @@ def compare_farthest(facts, said):
 def compare_line(facts, said):
     first, second = facts.checkpoints
     return {"count": len(facts.apart), "first": first, "second": second, "texts": facts.texts}
-
-
-@COMPARE.sentence("<head:h> <apart> <low> to <high> <changed:*>")
-def compare_row(facts, said):
-    n = names_of(facts).index(said["head"])
-    change, low, high, p_value = (
-        np.asarray(getattr(facts, name))[0, n]
-        for name in ("change", "change_low", "change_high", "p_value")
-    )
-    sizes = np.abs(change / np.maximum(high - low, 1e-12))
-    sure = [m for m in np.argsort(-sizes, kind="stable") if p_value[m] < SURE][:2]
-    changes = [f"{facts.statistics[m]} {change[m]:+.2g}" for m in sure]
-    one = {"head": said["head"], "apart": facts.apart[n], "low": facts.apart_low[n]}
-    return one | {"high": facts.apart_high[n], "changed": ", ".join(changes) or "–"}
 
 
 # three or more
@@ -445,25 +369,6 @@ def checkpoints_labels(facts, said):
     return {"first": first, "rest": " → ".join(others)}
 
 
-@COMPARE.sentence(
-    "<head:h> <statistic:distance|self|previous|next|first|separators|same token|induction|"
-    "punctuation|entropy|most read> <path:p> <before:*> to <after:*> <change> <low> to <high>"
-)
-def checkpoints_row(facts, said):
-    found = {names_of(facts)[one[0]]: one for one in turns(facts)[:10]}
-    head, statistic, step = found[said["head"]]
-    path = said["path"].split(" → ")
-    means = [one[head][statistic] for one in facts.mean]
-    fine = len(path) == len(means) and all(map(agrees, path, means))
-    before, after = facts.checkpoints[step : step + 2]
-    at = step, head, statistic
-    return {
-        "head": said["head"], "statistic": facts.statistics[statistic],
-        "path": said["path"] if fine else str(means), "before": before, "after": after,
-        "change": facts.change[at], "low": facts.change_low[at], "high": facts.change_high[at],
-    }  # fmt: skip
-
-
 @COMPARE.sentence("<label:*>: “<role:w>” <verb:appears in|vanishes from> <heads:*>")
 def checkpoints_roles(facts, said):
     step = facts.checkpoints.index(said["label"]) - 1
@@ -473,12 +378,3 @@ def checkpoints_roles(facts, said):
     ]  # fmt: skip
     one = {"label": said["label"], "role": said["role"], "verb": said["verb"]}
     return one | {"heads": ", ".join(changed)}
-
-
-@COMPARE.sentence(
-    "CompareResult(<count> models, <first:*> to <last:*>: <heads> heads on <texts> texts)"
-)
-def compare_repr(facts, said):
-    labels = facts.checkpoints
-    one = {"count": len(labels), "first": labels[0], "last": labels[-1], "texts": facts.texts}
-    return one | {"heads": len(names_of(facts))}

@@ -95,32 +95,6 @@ def ablate_bars(facts, said):
     return {"heads": said["heads"]} if right else []
 
 
-@ABLATE.sentence("layer.head lost, nats 95 % divergence, nats estimate")
-def ablate_columns(facts, said):
-    assert facts.quantity == "log-probability"
-    return {}
-
-
-@ABLATE.sentence("<head:h> <lost> – <divergence> <estimate>")
-def ablate_row(facts, said):
-    names, lost = losses(facts)
-    assert len(facts.texts) == 1, "one text has no interval"
-    n = names.index(said["head"])
-    shown = np.argsort(-np.abs(lost), kind="stable")[:10]
-    if n not in shown:
-        return []
-    columns = {
-        name: np.asarray(getattr(facts, name), float)[0, n] for name in ("divergence", "estimate")
-    }
-    return {"head": names[n], "lost": lost[n], **columns}
-
-
-@ABLATE.sentence("AblationResult(<model:*>: <count> ablations in <texts> text, <verdict:*>)")
-def ablate_repr(facts, said):
-    count, texts = len(facts.sets), len(facts.texts)
-    return {"model": facts.provenance.model, "count": count, "texts": texts, "verdict": "verified"}
-
-
 # -------------------------------------------------------------------------------------- check
 
 CHECK = Patterns()
@@ -211,12 +185,6 @@ def check_caption(facts, said):
     return {"text": facts.provenance.text, "model": facts.provenance.model}
 
 
-@CHECK.sentence("CheckResult(<model:*>, <heads> heads, <what:agrees>)")
-def check_repr(facts, said):
-    assert not is_off(facts).any()
-    return {"model": facts.provenance.model, "heads": len(facts.agree), "what": "agrees"}
-
-
 # ------------------------------------------------------------------------------------ explain
 
 EXPLAIN = Patterns()
@@ -298,7 +266,6 @@ def explain_headline(facts, said):
 
 @EXPLAIN.sentence(
     f"The <moved:context|text> <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
-    f"Interventions disagree on which word <verb:raises|lowers> {QUESTION} most",
 )
 def explain_disagree(facts, said):
     assert strongest_word(facts) is None, "they agree"
@@ -429,11 +396,8 @@ def explain_special(facts, said):
 
 
 EXPLAIN.words(
-    "shares of the largest number of each row",
     "shares of the largest number of each row; partial split: contributions where some words are "
     "hidden",
-    "rank correlation",
-    "with this row",
     "measured effect",
     "contributions",
     "partial split",
@@ -450,21 +414,6 @@ EXPLAIN.words(
 def explain_unmeasured(facts, said):
     names = [f"“{numbered(facts.words)[n]}”" for n in facts.unmeasured]
     return {"what": OneOf("Nn"), "words": ", ".join(names)}
-
-
-@EXPLAIN.sentence(f"lowers {QUESTION}, <low>")
-def explain_key_low(facts, said):
-    return question(facts) | {"low": -largest_effect(facts)}
-
-
-@EXPLAIN.sentence("raises it, <high> <unit:logits|nats>")
-def explain_key_high(facts, said):
-    return {"high": largest_effect(facts), "unit": unit_of(facts)}
-
-
-def largest_effect(facts):
-    ranked, causal, _, _ = explained(facts)
-    return np.abs(mean_effect(causal, ranked)[ranked]).max()
 
 
 def exact_heads(facts):
@@ -561,37 +510,6 @@ def explain_top(facts, said):
     return {"top": ", ".join(listed)}
 
 
-@EXPLAIN.sentence("word measured mask knock-out delete replace all paths <methods:*>")
-def explain_columns(facts, said):
-    _, causal, _, methods = explained(facts)
-    assert [*causal] == ["mask", "knock-out", "delete", "replace"]
-    return {"methods": " ".join(methods)}
-
-
-@EXPLAIN.sentence("<row:r>")
-def explain_row(facts, said):
-    """A row of the terminal's table, or words of the figure."""
-    words = said["row"].split()
-    names = numbered(facts.words)
-    ranked, causal, credit, methods = explained(facts)
-    if words[0] in names and len(words) > 1 and not words[1][0].isalpha():
-        n = names.index(words[0])
-        numbers = [mean_effect(causal, ranked)[n], *(lost[n] for lost in causal.values())]
-        numbers += [credit[n], *(scores[n] for scores in methods.values())]
-        fine = len(numbers) == len(words) - 1
-        fine &= all(agrees(a, b) for a, b in zip(words[1:], numbers, strict=False))
-        return {"row": said["row"]} if fine else []
-    return []
-
-
 @EXPLAIN.sentence("[[→ ]]<target:*> <share>")
 def explain_target(facts, said):
     return {"target": facts.target, "share": facts.probability}
-
-
-@EXPLAIN.sentence(
-    f"ExplainResult({QUESTION} after '<text:*>': <value>, completeness error <error>)"
-)
-def explain_repr(facts, said):
-    one = question(facts) | {"text": facts.provenance.text, "value": facts.value}
-    return one | {"error": split_error(facts.decomposition)}

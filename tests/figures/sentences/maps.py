@@ -1,12 +1,11 @@
 """Sentences of heatmap, heads and steps, and the numbers that they should name."""
 
-import math
 from collections import Counter
 
 import numpy as np
 
 from figures.sentences.proof import of_machine
-from figures.sentences.reading import OneOf, Patterns, agrees
+from figures.sentences.reading import OneOf, Patterns
 
 MAPS = Patterns()
 FUNCTION_WORDS = {
@@ -175,7 +174,6 @@ def map_rows(facts, said):
 
 MAPS.words(
     "The strongest links between words: a dashed box looks at a solid one.",
-    "The sentences with the strongest links between words: a dashed box looks at a solid one.",
     "Where the words of each sentence look",
     "Rows look at columns: % of the weight between words.",
     "The framed cell holds the link in the title.",
@@ -318,7 +316,6 @@ def map_other_tokens(facts, said):
 
 @MAPS.sentence(
     "Of the <count> heads[[ of layer <layer>]], <parts:*>",
-    "Among words, <first:i> of the <count> heads[[ of layer <layer>]] <parts:*>",
 )
 def heads_title(facts, said):
     found = rules_of(facts, facts.weights)
@@ -330,9 +327,6 @@ def heads_title(facts, said):
         parts.append(f"{number} {'' if verb.rstrip('s') == before else verb + ' '}{rest}")
         before = verb.rstrip("s")
     one = {"count": len(found), "parts": " and ".join(parts)}
-    assert ("first" in said) == any("renormalized" in note for note in facts.notes)
-    if "first" in said:
-        one["first"], _, one["parts"] = one["parts"].partition(" ")
     return one | {"layer": facts.layers[0] if layers == 1 else None}
 
 
@@ -345,15 +339,6 @@ def heads_count(facts, said):
 def heads_tile(facts, said):
     found = [one for one in rules_of(facts, facts.weights) if one]
     return [{"rule": name, "share": share if said["share"] else None} for name, share in found]
-
-
-@MAPS.sentence("<query:*> → <key:*> <share>")
-def map_example(facts, said):
-    """A weight of a long map, which is written beside its cell."""
-    weights = np.asarray(facts.weights, float)
-    cells = cells_of(facts, said["query"], said["key"])
-    choices = [weights[cell] for cell in cells if cell[0] != cell[1]]
-    return {"query": said["query"], "key": said["key"], "share": OneOf(choices)}
 
 
 # ----------------------------------------------------------------------------------- captions
@@ -508,7 +493,7 @@ def map_logarithmic(facts, said):
     return {}
 
 
-@MAPS.sentence("[[weight of ]]special tokens", "weight between words")
+@MAPS.sentence("[[weight of ]]special tokens")
 def map_scales(facts, said):
     assert specials(facts).any()
     return {}
@@ -519,136 +504,10 @@ MAPS.words(
     "query (attending), s",
 )  # fmt: skip
 
-# ----------------------------------------------------------------------------------- terminal
-
-
-@MAPS.sentence("Layer <layer>, head <head>, <model:*>; percent of a row, · less than evenly")
-def map_line(facts, said):
-    layer, head = drawn_heads(facts)
-    return {"layer": layer, "head": head, "model": facts.provenance.model}
-
 
 @MAPS.sentence("head <head>")
 def map_tile(facts, said):
     return {"head": OneOf(range(np.asarray(facts.overview).shape[1]))}
-
-
-@MAPS.sentence(
-    "<model:*>: <layers> × <heads> heads, <m> × <n> weights each[[; <hint:name a layer to see the "
-    "maps of all its heads>]]"
-)
-def heads_line(facts, said):
-    """A layer is to be named where a figure has no room for the maps of all heads."""
-    shape = dict(zip(("layers", "heads", "m", "n"), np.asarray(facts.weights).shape, strict=True))
-    one = shape | {"model": facts.provenance.model}
-    hint = "name a layer to see the maps of all its heads"
-    if "hint" in said:
-        one["hint"] = hint if shape["layers"] * shape["heads"] > 200 else None
-    return one
-
-
-@MAPS.sentence(
-    "AttentionMap(<stack:*>, Layer <layer>, head <head>, <m> × <n>, <model:*>, <verdict:verified>)"
-)
-def map_repr(facts, said):
-    layer, head = drawn_heads(facts)
-    m, n = np.asarray(facts.weights).shape
-    one = {"stack": facts.stack, "layer": layer, "head": head, "m": m, "n": n}
-    return one | {"model": facts.provenance.model, "verdict": "verified"}
-
-
-@MAPS.sentence(
-    "HeadMaps(<stack:*>, <layers> × <heads> heads, <m> × <n> each, <model:*>, <verdict:verified>)"
-)
-def heads_repr(facts, said):
-    return heads_line(facts, said) | {"stack": facts.stack, "verdict": "verified"}
-
-
-RANKING = Patterns()  # of all heads, below a map
-SHOWN = 6  # heads of a ranking
-
-
-@RANKING.sentence(
-    "weight between content words beyond what distance and key explain: <heads:*>",
-    "HeadRanking(<count> heads by weight between content words beyond what distance and key "
-    "explain, best <heads:*>)",
-)
-def ranking_line(facts, said):
-    """The first heads with their scores; those that are mostly on sinks come last."""
-    scores, at_rest = relations(facts, facts.weights), on_sinks(facts, facts.weights) >= HALF
-    order = sorted(range(len(scores)), key=lambda n: (at_rest[n], -scores[n]))
-    shown = order[: SHOWN if "count" not in said else 1]
-    names = names_of_heads(facts)
-    listed = ", ".join(f"{names[n]} ({scores[n]:.2f})" for n in shown)
-    return {"heads": listed} | ({"count": len(scores)} if "count" in said else {})
-
-
-def names_of_heads(facts):
-    layers, heads = np.asarray(facts.weights).shape[:2]
-    return [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
-
-
-MATCHES = Patterns()  # of all heads, by the weight from one word to another
-
-
-def of_words(facts):
-    """Return the row of the first word in all heads, the second, and the order of the heads."""
-    query, key = facts.asked_words
-    ((row, column),) = cells_of(facts, query, key)
-    rows = np.asarray(facts.weights, float)[:, :, row].reshape(-1, len(facts.columns))
-    return rows, row, column, np.argsort(-rows[:, column], kind="stable")
-
-
-def above(facts, others):
-    """Return the names of the heads in which a word gets more than some others, in order."""
-    rows, _, column, order = of_words(facts)
-    names = names_of_heads(facts)
-    return [names[n] for n in order if (rows[n, column] > rows[n, others]).all()]
-
-
-@MATCHES.sentence("weight from “<query:w>” to “<key:w>”, <how:largest|smallest> first")
-def matches_title(facts, said):
-    query, key = facts.asked_words
-    return {"query": query, "key": key, "how": "largest"}
-
-
-MATCHES.words("head weight rank among the words")
-
-
-@MATCHES.sentence("<head:h> <weight> <rank:i>")
-def matches_row(facts, said):
-    rows, row, column, _ = of_words(facts)
-    n = names_of_heads(facts).index(said["head"])
-    words = [k for k in np.flatnonzero(~specials(facts)) if k != row]
-    rank = 1 + (rows[n, words] > rows[n, column]).sum()
-    return {"head": said["head"], "weight": rows[n, column], "rank": rank}
-
-
-@MATCHES.sentence("above every word but “<query:w>” itself in <some> of <all> heads: <heads:*>")
-def matches_every(facts, said):
-    rows, row, column, _ = of_words(facts)
-    others = [k for k in np.flatnonzero(~specials(facts)) if k not in (row, column)]
-    heads = above(facts, others)
-    one = {"query": facts.asked_words[0], "some": len(heads), "all": len(rows)}
-    return one | {"heads": ", ".join(heads)}
-
-
-@MATCHES.sentence("above <words:*> in <some> of <all> heads: <heads:*>")
-def matches_function_words(facts, said):
-    rows, row, _, _ = of_words(facts)
-    is_word = ~specials(facts) & ~content(facts)
-    others = [k for k in np.flatnonzero(is_word) if k != row]
-    heads = above(facts, others)
-    listed = " and ".join(f"“{word}”" for word in sorted({facts.columns[k] for k in others}))
-    return {"words": listed, "some": len(heads), "all": len(rows), "heads": ", ".join(heads)}
-
-
-@MATCHES.sentence("HeadMatches('<query:*>' to '<key:*>', <count> heads, best <head:h> (<weight>))")
-def matches_repr(facts, said):
-    rows, _, column, order = of_words(facts)
-    (query, key), best = facts.asked_words, order[0]
-    one = {"query": query, "key": key, "count": len(rows), "weight": rows[best, column]}
-    return one | {"head": names_of_heads(facts)[best]}
 
 
 # -------------------------------------------------------------------------------------- steps
@@ -764,14 +623,6 @@ def steps_follow(facts, said):
     return {"word": facts.word}
 
 
-@STEPS.sentence("<shares:*> 100%")
-def steps_shares(facts, said):
-    words = said["shares"].split()
-    shares = taken_from(facts).shares
-    fine = len(words) == len(shares) and all(map(agrees, words, shares))
-    return {"shares": said["shares"]} if fine else []
-
-
 @STEPS.sentence(
     "Rows are tokens; framed is the row of “<word:w>”[[, and among the heads side by side "
     "what head <head> adds]]."
@@ -790,60 +641,3 @@ STEPS.words(
     "The range of the values is that of 99% of them.",
     "share",
 )
-
-
-@STEPS.sentence("stage formula shape row of “<word:w>” agrees to")
-def steps_columns(facts, said):
-    return {"word": facts.word}
-
-
-@STEPS.sentence("<stage:*> <m:i> × <n:i> <numbers:*>")
-def steps_stage_line(facts, said):
-    """A stage: its shape, the first numbers of the row that is followed, and its difference."""
-    stages = {one.name: one for one in facts.stages}
-    names = [name for name in stages if said["stage"].startswith(f"{name} ")]
-    stage = stages[max(names, key=len)]
-    values = np.asarray(stage.values, float)
-    words = said["numbers"].replace("…", "").replace("a row for each key", "").split()
-    row = [] if stage.rows == "key" else [*values[facts.row][:3]]
-    root = f"√{stages['Q'].values.shape[1]}"
-    assert "√" not in said["stage"] or root in said["stage"]
-    last = " ".join(words[len(row) :])
-    assert last in ("", "not compared") or agrees(last, stage.difference)
-    assert last or stage.why_not == "given"
-    fine = all(map(agrees, words, row)) and len(words) >= len(row)
-    m, n = values.shape
-    return {"stage": said["stage"], "m": m, "n": n, "numbers": said["numbers"] if fine else row}
-
-
-@STEPS.sentence("key scores scaled[[ <full:full>]] weights of vector")
-def steps_key_columns(facts, said):
-    return {"full": "full" if "full scores" in taken_from(facts).values else None}
-
-
-@STEPS.sentence("<key:*> <numbers:*>%")
-def steps_key_line(facts, said):
-    """A key: its scores, its weight, a bar, and its share of the vector."""
-    taken = taken_from(facts)
-    rows = [n for n, key in enumerate(facts.keys) if key == said["key"]]
-    for n in rows:
-        words = [one for one in said["numbers"].split() if set(one) != {"█"}]
-        squares = [
-            taken.values[name][facts.row][n]
-            for name in taken.values
-            if "scores" in name or name == "weights"
-        ]
-        squares = [x if x > HIDDEN else -math.inf for x in squares]
-        numbers = [*squares, 100 * taken.shares[n]]
-        if len(words) == len(numbers) and all(map(agrees, words, numbers)):
-            return {"key": said["key"], "numbers": said["numbers"]}
-    return []
-
-
-@STEPS.sentence(
-    "StepsResult(<stack:*> layer <layer>, head <head>, '<word:*>': <stages:*>; <verdict:verified>)"
-)
-def steps_repr(facts, said):
-    stages = ", ".join(one.name for one in facts.stages)
-    one = {"stack": facts.stack, "layer": facts.layer, "head": facts.head, "word": facts.word}
-    return one | {"stages": stages, "verdict": "verified"}

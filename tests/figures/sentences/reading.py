@@ -1,8 +1,7 @@
 """Read sentences: patterns with named slots, and what each slot should say.
 
 A pattern is a sentence with slots: <lost> is a number, <word:w> what stands in quotation marks,
-<head:h> a head such as 3.11, <row:r> a row of a table, <list:l> a list of numbers,
-<path:p> numbers with arrows, <formula:f> a formula,
+<head:h> a head such as 3.11, <list:l> a list of numbers, <formula:f> a formula,
 <verb:falls|rises> one of some words, and <rest:*> anything. What
 stands in [[double brackets]] may be missing; its slots are then None. A function of the facts of a
 result returns what every slot should say. A slot of which it says nothing fails, as does a
@@ -17,20 +16,14 @@ NUMBER = (
     r"[−+-]?(?:\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?|\.\d+)\s?%?|nan\s?%?|–|[−-]?∞"
     r"|(?:\d·)?10[⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+"
 )
-ROW = rf"\S+(?: \S+)?(?: (?:{NUMBER}))+"  # of a table
 TYPES = {
     "n": NUMBER,
     "w": r"[^“”]+?",
     "h": r"(?:[a-z]+ )?\d+\.\d+",
     "i": r"\d+",
-    "r": ROW,
     "words": r"[^\s“”]+(?: [^\s“”]+){0,3}",
-    "p": rf"(?:{NUMBER})(?: → (?:{NUMBER}))+",
     "l": rf"(?:{NUMBER})(?: (?:{NUMBER})){{3,}}",
     "one": r"[^\s“”█]+",
-    "bar": r"█+",
-    "nums": rf"(?:{NUMBER})(?: (?:{NUMBER}))*",
-    "line": r"[─━○●]+",
     "f": r"[^$]+",
     "*": r".+?",
 }

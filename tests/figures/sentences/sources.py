@@ -3,7 +3,6 @@
 from functools import cache
 
 from golden.goldens import DATA, _read
-from rich.console import Console
 
 import attnviz
 
@@ -30,16 +29,6 @@ def sentences_of_json(data):
 @cache
 def saved(name):
     return attnviz.load_result(DATA / "saved" / f"{name}.safetensors")
-
-
-def lines_in_terminal(result):
-    """Yield the lines that a command prints of a result, in a terminal that is wide enough."""
-    console = Console(width=400, no_color=True, highlight=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(result)
-    for line in captured.get().splitlines():
-        if line.strip():
-            yield " ".join(line.split())
 
 
 @cache

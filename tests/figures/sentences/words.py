@@ -180,40 +180,6 @@ def margins(facts):
     return np.where(ties, 0, found)
 
 
-def heights(facts):
-    """Return the margins, of two senses those of the second mirrored."""
-    signs = [
-        -1 if len(facts.senses) == 2 and one.sense == facts.senses[1] else 1
-        for one in facts.occurrences
-    ]
-    return margins(facts) * signs
-
-
-@SENSES.sentence("<marks:*> [[<wrong:✗> ]]<margin> <text:*>")
-def senses_thread(facts, said):
-    """A row of the terminal, whose word is in capitals."""
-    choices = []
-    of_each = heights(facts)
-    every = math.ceil(len(of_each) / 16)
-    for n in counted(facts)[0]:
-        one = facts.occurrences[n]
-        word = one.sentence[one.start : one.end].upper()
-        text = one.sentence[: one.start] + word + one.sentence[one.end :]
-        marks = "".join(
-            "·" if abs(x) < 0.12 else "▽▲"[int(x > 0)] for x in of_each[::-every, n][::-1]
-        )
-        if said["text"] == text:
-            wrong = "✗" if np.asarray(facts.right, float)[-1, n] <= 0.5 else None
-            choices.append({"marks": marks, "wrong": wrong, "margin": of_each[-1, n], "text": text})
-    return choices
-
-
-@SENSES.sentence("static to output ▲ nearer to <up:*> ▽ nearer to <down:*> · undecided")
-def senses_marks(facts, said):
-    first, second = facts.senses if len(facts.senses) == 2 else ("its sense", "another")
-    return {"up": first, "down": second}
-
-
 def best_state(facts):
     """Return the state with the highest accuracy, the first of equals."""
     shares = scores(facts)
@@ -265,33 +231,10 @@ def senses_layer(facts, said):
     return {"layer": facts.attention_layer}
 
 
-def shown_states(facts):
-    return sorted({0, best_state(facts), len(facts.scores) - 1})
-
-
-@SENSES.sentence(
-    "Planes: the first two principal components of each state, computed without the senses, scaled "
-    "to the panel and rotated to fit the best one (orthogonal Procrustes); they show <shares:*> of "
-    "the variance."
-)
-def senses_planes(facts, said):
-    shares = [sum(facts.explained[state]) for state in shown_states(facts)]
-    for n, state in enumerate(shown_states(facts) if len(facts.vectors[0][0]) < 96 else ()):
-        vectors = np.asarray(facts.vectors, float)[state]
-        power = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False) ** 2
-        shares[n] = power[:2].sum() / power.sum()
-    words = said["shares"].split(", ")
-    right = len(words) == len(shares) and all(map(agrees, words, shares))
-    return {"shares": said["shares"] if right else ", ".join(f"{x:.0%}" for x in shares)}
-
-
 SENSES.words(
-    "Entering layer 0 the word differs only by its position, so dots may coincide.",
     "Attention to underlined words: mean of all heads, special tokens left out.",
     "Band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences.",
-    "Hollow: nearer to another sense.",
     "margin",
-    "layer accuracy interval p shuffled silhouette macro",
 )
 
 
@@ -326,21 +269,6 @@ def senses_thick(facts, said):
     return {"who": one if count == 1 else "the two that hesitate longest"}
 
 
-@SENSES.sentence("<best:*> is best, p = <p> over all layers.")
-def senses_best_plane(facts, said):
-    name = state_name(facts, best_state(facts))
-    return {"best": OneOf([name, name[0].upper() + name[1:]]), "p": facts.p_best}
-
-
-@SENSES.sentence("<state:*>: <share> right")
-def senses_plane(facts, said):
-    """The title of a plane."""
-    names = {state_name(facts, n).capitalize(): n for n in shown_states(facts)}
-    if said["state"] not in names:
-        return []
-    return {"state": said["state"], "share": scores(facts)[names[said["state"]]]}
-
-
 @SENSES.sentence("<share> on their own side")
 def senses_at_end(facts, said):
     return {"share": scores(facts)[-1]}
@@ -349,17 +277,6 @@ def senses_at_end(facts, said):
 @SENSES.sentence("gray line: <share> by the other words alone")
 def senses_beside(facts, said):
     return {"share": others_right(facts)}
-
-
-@SENSES.sentence("<right> of <count>")
-def senses_of_strip(facts, said):
-    kept, counts = counted(facts)
-    right = np.asarray(facts.right, float)[-1]
-    return [
-        {"right": right[[n for n in kept if facts.occurrences[n].sense == sense]].sum(),
-         "count": counts[sense]}
-        for sense in facts.senses
-    ]  # fmt: skip
 
 
 @SENSES.sentence("read by <model:*>")
@@ -404,28 +321,6 @@ def senses_share(facts, said):
     return [{"share": share} for share in (*scores(facts), others_right(facts))]
 
 
-@SENSES.sentence("<state:*> <share> <low>–<high> <p> <shuffled> <silhouette> <macro>")
-def senses_row(facts, said):
-    states = ["static", *map(str, range(1, len(facts.scores) - 1)), "output", "others"]
-    if said["state"] not in states:
-        return []
-    state = states.index(said["state"])
-    score = [*facts.scores, facts.context][state]
-    kept, _ = counted(facts)
-    one = {"state": said["state"], **interval(score), "p": score.p_value}
-    one |= {"shuffled": score.shuffled, "silhouette": score.silhouette}
-    if said["state"] == "others":
-        recalls = score.recalls
-        macro = np.mean([*(recalls.values() if isinstance(recalls, dict) else recalls)])
-        return one | {"share": others_right(facts), "macro": macro}
-    right = np.asarray(facts.right, float)[state]
-    of_senses = [
-        np.mean([right[n] for n in kept if facts.occurrences[n].sense == sense])
-        for sense in facts.senses
-    ]
-    return one | {"share": scores(facts)[state], "macro": np.mean(of_senses)}
-
-
 @SENSES.sentence(
     "accuracy as the word enters a layer, with its 95% interval; shuffled: the 95th percentile "
     "with shuffled senses; macro: mean recall of all senses; others: the other words alone; bold: "
@@ -433,22 +328,6 @@ def senses_row(facts, said):
 )
 def senses_legend(facts, said):
     return {"p": facts.p_best}
-
-
-@SENSES.sentence("<sense:*>: <words:*>")
-def senses_words(facts, said):
-    """The content words of the occurrences of a sense, each with its largest share."""
-    if said["sense"] not in facts.senses:
-        return []
-    largest = {}
-    for one in facts.occurrences:
-        if one.sense == said["sense"] and one.strongest:
-            share = next(share for word, share in one.attended if word == one.strongest)
-            name = one.strongest.casefold()
-            largest[name] = max(share, largest.get(name, 0.0))
-    first = sorted(largest.items(), key=lambda pair: -pair[1])[:6]
-    words = ", ".join(f"{name} {share:.0%}" for name, share in first)
-    return {"sense": said["sense"], "words": words}
 
 
 def facts_of_senses(facts):
@@ -460,17 +339,6 @@ def facts_of_senses(facts):
     facts.context, facts.context_right = SimpleNamespace(**facts.context_words), None
     facts.occurrences = [SimpleNamespace(**one) for one in facts.occurrences]
     return facts
-
-
-@SENSES.sentence(
-    "SensesResult('<word:*>', <count> occurrences of <senses:*>, best <state:*>: <share>)"
-)
-def senses_repr(facts, said):
-    best = best_state(facts)
-    return {
-        "word": facts.word, "count": len(facts.occurrences), "senses": ", ".join(facts.senses),
-        "state": state_name(facts, best), "share": scores(facts)[best],
-    }  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- shift
@@ -618,25 +486,6 @@ def shift_nothing(facts, said):
     return {"word": moved.names[facts.at], "a": first, "b": second}
 
 
-@SHIFT.sentence("No single word moves “<word:w>”[[ toward <b:*>]][[ <far:far>]][[.]]")
-def shift_no_word(facts, said):
-    moved = moved_by(facts)
-    assert moved.top is None
-    far = None if facts.regions else "far"
-    return {"word": moved.names[facts.at], "b": moved.toward_end, "far": far}
-
-
-@SHIFT.sentence(
-    "<names:*> get the most credit for moving “<word:w>”[[ toward <b:*>]], and alike[[.]]"
-)
-def shift_alike(facts, said):
-    """Words whose credits are printed alike: up to three of them, in the order of the text."""
-    moved = moved_by(facts)
-    assert len(moved.ties) > 1
-    names = joined([f"“{moved.names[n]}”" for n in moved.ties[:3]])
-    return {"names": names, "word": moved.names[facts.at], "b": moved.toward_end}
-
-
 def shift_top(facts):
     """Return the numbers of a title with one first word."""
     moved = moved_by(facts)
@@ -684,7 +533,6 @@ def shift_length(facts, said):
 
 @SHIFT.sentence(
     "The sentence moves it <share> of the way toward <b:*> (0 is <second:*>, 1 is <first:*>).",
-    "The sentence moves it by <share> toward <b:*>.",
 )
 def shift_in_all(facts, said):
     moved = moved_by(facts)
@@ -825,7 +673,6 @@ def shift_bars(facts, said):
 
 SHIFT.words(
     "Dotted: the regions, as far apart as each layer has them.",
-    "Gray words come later: they are not read.",
 )
 
 
@@ -889,12 +736,11 @@ SHIFT.words(
     "share of the way",
     "adds",
     "masked",
-    "hidden",
     "gap",
 )
 
 
-SHIFT.words("in the reference", "itself", "1 other")
+SHIFT.words("1 other")
 
 
 @SHIFT.sentence(
@@ -904,11 +750,6 @@ def shift_paths(facts, said):
     moved = moved_by(facts)
     one = {"word": facts.word, "where": OneOf(("in the text", moved.without))}
     return {name: one.get(name, OneOf(moved.replaced)) for name in said}
-
-
-@SHIFT.sentence("[[here ]]with “<other:w>”")
-def shift_places(facts, said):
-    return {"other": OneOf(moved_by(facts).replaced)}
 
 
 @SHIFT.sentence("<word:one>", "<count:i> others", "× <zoom>")
@@ -926,19 +767,6 @@ def shift_other_words(facts, said):
     assert not any(facts.word in text.split() for text in texts)
     others = [word for text in texts for word in text.split() if word not in facts.words]
     return {"word": facts.word, "region": OneOf(facts.regions), "others": ", ".join(others)}
-
-
-@SHIFT.sentence(
-    "rank correlation ρ of all paths with the effect of changing each of <count> words, in "
-    "separate runs: <kinds:*>"
-)
-def shift_word_correlations(facts, said):
-    moved = moved_by(facts)
-    rows = moved.sources
-    scaled = [one / np.std(one[rows]) for one in moved.causal.values()]
-    effects = {**moved.causal, "consensus": np.mean(scaled, 0)}
-    rhos = {name: spearman(moved.credit[rows], one[rows]) for name, one in effects.items()}
-    return {"count": len(rows), "kinds": ", ".join(f"{k} {x:.2f}" for k, x in rhos.items())}
 
 
 @SHIFT.sentence("ρ <rho>")
@@ -959,60 +787,6 @@ def shift_rho_line(facts, said):
 
 
 @SHIFT.sentence(
-    "adds masked replaced hidden deleted", "adds masked", "adds hidden replaced deleted"
-)
-def shift_columns(facts, said):
-    kinds = ["mask", "replace", "knock-out", "delete"]
-    assert [*facts.causal] in (kinds, ["mask"], ["knock-out", "replace", "delete"])
-    return {}
-
-
-@SHIFT.sentence("<word:one>[[ <bar:bar>]] <adds> <numbers:nums>")
-def shift_row(facts, said):
-    """A row of the table: the word, its bar, what it adds, and what each change of it takes."""
-    moved = moved_by(facts)
-    adds = moved.along(moved.parts)
-    if said["word"] not in moved.raised:
-        return []
-    n = moved.raised.index(said["word"])
-    numbers = [moved.along(one)[n] for one in moved.causal.values()]
-    right = all(map(agrees, said["numbers"].split(), numbers))
-    longest = max(abs(adds[k]) for k in moved.sources)
-    assert abs(len(said["bar"] or "") - 20 * abs(adds[n]) / longest) <= 0.51
-    one = {"word": said["word"], "adds": adds[n], "bar": said["bar"]}
-    return one | {"numbers": said["numbers"] if right else str(numbers)}
-
-
-@SHIFT.sentence("<name:others|the gap> <number>")
-def shift_row_of_sums(facts, said):
-    moved = moved_by(facts)
-    adds, gap = moved.along(moved.parts), abs(moved.share(moved.total))
-    shown = [n for n in moved.sources if abs(adds[n]) >= 0.02 * gap]
-    rest = sum(adds) - sum(adds[n] for n in shown)
-    return {"name": said["name"], "number": gap if said["name"] == "the gap" else rest}
-
-
-@SHIFT.sentence("<second:*> 0 <line:line> 1 <first:*>")
-def shift_line(facts, said):
-    """Both ends on the way, each within one letter of its place."""
-    first, second = facts.regions
-    here, other = np.asarray(facts.place)[:, -1]
-    low, high = min(0.0, here, other), max(1.0, here, other)
-    line = said["line"]
-    for mark, place in (("●", here), ("○", other)):
-        assert mark in line
-        assert abs(line.index(mark) - (place - low) / (high - low) * (len(line) - 1)) <= 1
-    return {"first": first, "second": second, "line": line}
-
-
-@SHIFT.sentence("<a:alone|here> <b:alone|here>")
-def shift_names_of_ends(facts, said):
-    here, other = np.asarray(facts.place)[:, -1]
-    names = ("alone", "here") if other <= here else ("here", "alone")
-    return dict(zip("ab", names, strict=True))
-
-
-@SHIFT.sentence(
     "the shift along <what:itself|the axis>, in units of the hidden state: <total>[[ of <way> for "
     "the whole way]]; all paths sum to it (error <error> of its length), and so do value and "
     "routing, the direct parts[[ plus <start> that differed at the start]] (error <other>)"
@@ -1028,10 +802,7 @@ def shift_sum_line(facts, said):
     }  # fmt: skip
 
 
-SHIFT_TABLE = Patterns()  # stands in a terminal alone
-
-
-@SHIFT_TABLE.sentence("first words by <kind:raw attention|rollout>: <words:*>")
+@SHIFT.sentence("first words by <kind:raw attention|rollout>: <words:*>")
 def shift_first_words(facts, said):
     moved = moved_by(facts)
     scores = facts.rollout if said["kind"] == "rollout" else facts.raw_attention
@@ -1047,24 +818,3 @@ def shift_stream_line(facts, said):
     names, parts = ("attention", "mlp", "bias", "own"), stream_parts(facts)
     assert math.isclose(sum(parts), facts.residual_stream.total, abs_tol=1e-4)
     return dict(zip(names, parts, strict=True)) | {"total": facts.residual_stream.total}
-
-
-@SHIFT.sentence("place by layer and at the end, <name:*>: <path:*>")
-def shift_place_line(facts, said):
-    moved, words = moved_by(facts), said["path"].split()
-    rails = [] if facts.rails is None else zip(facts.regions, facts.rails, strict=True)
-    known = dict([("here", facts.place[0]), (moved.without, facts.place[1]), *rails])
-    places = known[said["name"]]
-    right = len(words) == len(places) and all(
-        word == "–" if place != place else agrees(word, place)
-        for word, place in zip(words, places, strict=True)
-    )
-    return {"name": said["name"], "path": said["path"] if right else str(places)}
-
-
-@SHIFT.sentence("ShiftResult('<word:*>' in '<text:*>': <total>, completeness error <error>)")
-def shift_repr(facts, said):
-    moved = moved_by(facts)
-    error = abs(moved.table.sum() + moved.start - moved.total) / moved.length
-    text = facts.provenance.text
-    return {"word": facts.word, "text": text, "total": moved.total, "error": error}

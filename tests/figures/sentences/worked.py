@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
-from figures.sentences.reading import OneOf, Patterns, agrees
+from figures.sentences.reading import OneOf, Patterns
 
 EXAMPLE = Patterns()
 COARSE = 5  # half units of the last digit: more is too coarse for a closer check
@@ -56,15 +56,6 @@ class Stage:
         if self.linked_follows is None:
             return 0
         return int((self.linked_follows & ~self.follows).sum())
-
-    def marks(self, n):
-        """Return the marks of the printed cells of a row that can be checked."""
-        marks = []
-        for j, follows in enumerate([] if self.follows is None else self.follows[n]):
-            linked = follows if self.linked_follows is None else self.linked_follows[n, j]
-            exactly = follows if self.exactly is None else self.exactly[n, j]
-            marks.append("≠" if not linked else "↳" if not follows else "" if exactly else "≈")
-        return marks
 
     @property
     def untold(self):
@@ -210,14 +201,12 @@ def example_begins(facts, said):
 
 
 @EXAMPLE.sentence("all follow")
-@EXAMPLE.sentence("printed: all follow")
 def example_all_of_a_stage(facts, said):
     assert any(one.follows is not None and one.follows.all() for one in worked_out(facts).stages)
     return {}
 
 
 @EXAMPLE.sentence("[[<wrong> wrong]][[, ]][[<inherit> inherit errors]]")
-@EXAMPLE.sentence("printed: [[<wrong> wrong]][[, ]][[<inherit> inherit errors]]")
 def example_states(facts, said):
     return [
         {"wrong": one.begins or None, "inherit": one.inherits or None}
@@ -279,7 +268,6 @@ EXAMPLE.words(
     "A cell follows exactly if it differs from the printed one by at most half a unit of the last "
     "digit, and within rounding if the rounding of printed cells before it can explain the rest.",
     "from the inputs", "computed",
-    "≠ wrong, ↳ inherit errors, ≈ within rounding, no mark: follows exactly",
 )  # fmt: skip
 
 
@@ -334,49 +322,3 @@ def example_formula(facts, said):
             ]
         )
     }
-
-
-@EXAMPLE.sentence("<row:*>")
-def example_row(facts, said):
-    """A row of a matrix in a terminal: given, printed, or computed, with marks of what is off."""
-    worked, text = worked_out(facts), said["row"]
-    for one in facts.given:
-        if text == " ".join(one.columns):
-            return {"row": text}
-        for label, numbers in zip(one.rows, one.values, strict=True):
-            words = text.removeprefix(f"{label} ").split()
-            if text.startswith(f"{label} ") and same(words, numbers):
-                return {"row": text}
-    for one, stage in zip(worked.stages, facts.stages, strict=True):
-        linked = f"from printed {' and '.join(one.sources)}"
-        if text == " ".join(stage.columns):
-            return {"row": text}
-        for n, label in enumerate(stage.rows):
-            for start, values in (
-                (f"{label} printed ", one.printed),
-                ("from the inputs ", one.ours),
-                (f"{label} from the inputs ", one.ours),
-                (f"{linked} ", one.linked),
-            ):
-                if values is None or not text.startswith(start):
-                    continue
-                words = text.removeprefix(start).split()
-                marks = [word[0] if word[0] in "≠↳≈" else "" for word in words]
-                if same([word.lstrip("≠↳≈") for word in words], values[n]):
-                    expected = one.marks(n) if values is one.printed else []
-                    if marks == expected + [""] * (len(words) - len(expected)):
-                        return {"row": text}
-    return []
-
-
-def same(words, numbers):
-    return len(words) == len(numbers) and all(map(agrees, words, numbers))
-
-
-@EXAMPLE.sentence("ExampleResult('<name:*>', <count> stages, <summary:*>)")
-def example_repr(facts, said):
-    from figures.sentences.reading import read_all
-
-    wrong = read_all(said["summary"], facts, EXAMPLE)
-    one = {"name": facts.name, "count": len(facts.stages)}
-    return one | {"summary": OneOf(wrong) if wrong else said["summary"]}
