@@ -1,10 +1,21 @@
-"""Check that all text on a figure is readable."""
+"""Check that all text on a figure is readable, and what its colors and sizes are."""
 
+import itertools
 import math
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.text import Text
+
+from attnviz.figures.style import (  # noqa: F401
+    DARK,
+    IMAGE_COLORS,
+    LIGHT,
+    LUMINANCE,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    theme,
+)
 
 
 def visible_texts(figure):
@@ -61,3 +72,16 @@ def check_texts(figure):
         points = min(text_a.get_fontsize(), text_b.get_fontsize()) * pixels
         assert not overlap(box, other_box, points), (text_a.get_text(), text_b.get_text())
     return texts
+
+
+def check_layout(figure):
+    """Assert the same, and that no axes cover other axes or a text beside them."""
+    texts, pixels = check_texts(figure), figure.dpi / 72
+    canvases = [axes for axes in figure.axes if not axes.axison and not axes.images]  # of arcs
+    for axes in (axes for axes in figure.axes if axes not in canvases):
+        area, inside = axes.get_window_extent(), {*axes.texts}
+        for text, box in texts:
+            covers = text not in inside and overlap(box, area, text.get_fontsize() * pixels)
+            assert not covers, f"{text.get_text()!r} covers a map"
+    for one, other in itertools.combinations(figure.axes, 2):
+        assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)

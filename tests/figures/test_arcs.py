@@ -14,11 +14,10 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from readable_text import check_texts
+from readable_text import LIGHT, check_texts
 
 import attnviz
 from attnviz.figures.arcs import sentences_of
-from attnviz.figures.style import LIGHT
 
 CAPTAIN = (
     "The old captain who had sailed around the world told the young sailor that the storm would "

@@ -10,7 +10,6 @@ import pytest
 
 import attnviz
 from attnviz import plot
-from attnviz.errors import InputError
 
 DRAWING = [name for name in plot.__all__ if name not in ("add_caption", "save", "style")]
 OBJECTS = ["text", 3, None, np.eye(3), SimpleNamespace(weights=1), plt.Figure]
@@ -90,7 +89,7 @@ def one_line(error):
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: type(value).__name__)
 @pytest.mark.parametrize("name", DRAWING)
 def test_what_is_no_result_is_refused(name, value):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(attnviz.InputError) as error:
         getattr(plot, name)(value)
     if name == "text":
         assert "Give AttentionMap or ShiftResult or ExplainResult." in one_line(error)
@@ -106,7 +105,7 @@ def test_another_result_is_refused(name, train):
         if "attention" in str(inspect.signature(getattr(plot, name))).lower()
         else train
     )
-    with pytest.raises(InputError, match=f"{type(other).__name__} is not a result of"):
+    with pytest.raises(attnviz.InputError, match=f"{type(other).__name__} is not a result of"):
         getattr(plot, name)(other)
 
 
@@ -119,7 +118,7 @@ def test_an_argument_of_another_type_is_refused(name, argument, value, results, 
         keywords["text"] = "a caption"
     is_first = argument == "figure" and name in ("add_caption", "save")
     first = () if name == "style" or is_first else (results[name],)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(attnviz.InputError) as error:
         use(name, *first, **keywords)
     message = one_line(error)
     assert argument in message.lower() or repr(value) in message
@@ -130,16 +129,16 @@ def test_numbers_of_numpy_are_numbers(train):
 
 
 def test_an_unknown_argument_of_a_heatmap_is_refused(train):
-    with pytest.raises(InputError, match="notes is no argument of heatmap"):
+    with pytest.raises(attnviz.InputError, match="notes is no argument of heatmap"):
         plot.heatmap(train, layer=0, head=0, notes=3)
-    with pytest.raises(InputError, match="Did you mean annot"):
+    with pytest.raises(attnviz.InputError, match="Did you mean annot"):
         plot.heatmap(train, layer=0, head=0, anot=True)
     plot.heatmap(train, layer=0, head=0, rasterized=True, linewidths=2, lw=1, snap=True)
 
 
 @pytest.mark.parametrize("name", ["fig", "figure"])
 def test_the_advice_for_a_figure_works_as_it_is_written(name, train):
-    with pytest.raises(InputError) as error:
+    with pytest.raises(attnviz.InputError) as error:
         plot.heatmap(train, layer=0, head=0, **{name: plt.figure()})
     (code,) = re.findall(r"ax=(figure\.\w+\(\))", one_line(error))
     ax = eval(code, {"figure": plt.figure()})
@@ -151,7 +150,7 @@ def test_the_advice_for_a_figure_works_as_it_is_written(name, train):
 )
 def test_an_argument_that_is_suggested_is_not_refused(wrong, train):
     drawn = attnviz.attention_map(train, layer=0, head=0)
-    with pytest.raises(InputError, match=f"{wrong} is no argument") as error:
+    with pytest.raises(attnviz.InputError, match=f"{wrong} is no argument") as error:
         plot.heatmap(drawn, **{wrong: None})
     _, _, names = one_line(error).partition("Did you mean ")
     for name in names.removesuffix("?").split(" or ") if names else ():
@@ -161,7 +160,7 @@ def test_an_argument_that_is_suggested_is_not_refused(wrong, train):
 def refusal(drawn, name):
     try:
         plot.heatmap(drawn, **{name: None})
-    except (InputError, TypeError) as refused:
+    except (attnviz.InputError, TypeError) as refused:
         return str(refused)
     return ""
 
@@ -180,5 +179,5 @@ def test_an_unknown_argument_of_any_figure_is_named(wrong, hint, train):
 
 
 def test_notes_of_a_map_are_texts(train):
-    with pytest.raises(InputError, match="notes must be a list of strings, not 3"):
+    with pytest.raises(attnviz.InputError, match="notes must be a list of strings, not 3"):
         attnviz.attention_map(train, layer=0, head=0, notes=3)

@@ -7,10 +7,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import seaborn as sns
-from readable_text import check_texts
+from golden.saved_results import SAVED
+from readable_text import check_layout, check_texts
 
 import attnviz
-from attnviz.errors import InputError
 
 
 @pytest.fixture(params=[None, "tight", "constrained", "tight_layout", "facets"])
@@ -59,22 +59,18 @@ def test_pages_fill_parts_of_a_figure(train):
 @pytest.mark.parametrize("width", [3.4, 12])
 @pytest.mark.parametrize("name", ["senses", "shift", "ablate"])
 def test_what_is_computed_fills_a_figure_too(name, width):
-    compute = {
-        "senses": lambda: attnviz.senses("bank"),
-        "shift": lambda: attnviz.shift("bank", "We sat on the bank of the river."),
-        "ablate": lambda: attnviz.ablate("the train left", word="train", heads=[(0, 1), (5, 3)]),
-    }
+    result = attnviz.load_result(SAVED / f"{name}.safetensors")
     figure = plt.figure(figsize=(width, 4))
-    assert getattr(attnviz.plot, name)(compute[name](), figure=figure) is figure
+    assert getattr(attnviz.plot, name)(result, figure=figure) is figure
     figure.canvas.draw()
-    check_texts(figure)
+    check_layout(figure)
 
 
 def test_a_figure_has_a_width_of_its_own(train):
     figure = plt.figure(figsize=(4, 1))
     assert attnviz.plot.heads(train, figure=figure) is figure
     assert figure.get_size_inches()[0] == pytest.approx(4)
-    with pytest.raises(InputError, match="figure has its own width"):
+    with pytest.raises(attnviz.InputError, match="figure has its own width"):
         attnviz.plot.heads(train, figure=figure, width=89)
 
 
@@ -122,7 +118,8 @@ def test_the_words_of_seaborn(train):
 
 @pytest.mark.parametrize("fmt", ["zz", "d", ".2q"])
 def test_a_format_of_no_weight_is_refused(train, fmt):
-    with pytest.raises(InputError, match=rf'^fmt=\W{fmt}\W formats no weight\. Write .*"\.0%"'):
+    said = rf'^fmt=\W{fmt}\W formats no weight\. Write .*"\.0%"'
+    with pytest.raises(attnviz.InputError, match=said):
         attnviz.plot.heatmap(train, layer=0, head=4, annot=True, fmt=fmt)
 
 
@@ -139,5 +136,5 @@ def test_a_format_of_no_weight_is_refused(train, fmt):
     ],
 )
 def test_other_words_are_answered_by_name(train, word, hint):
-    with pytest.raises(InputError, match=hint):
+    with pytest.raises(attnviz.InputError, match=hint):
         attnviz.plot.heatmap(train, **{word: True})

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-
-from attnviz.figures.style import DARK, LIGHT
+from readable_text import DARK, LIGHT
 
 PAGE = (Path(__file__).parents[2] / "gallery/guides/grammar.md").read_text("utf-8")
 TABLE = {

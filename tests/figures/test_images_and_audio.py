@@ -9,12 +9,11 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
-from media import RATE, SIDE, chirp, picture, seeing
+from media import RATE, SIDE, chirp, image_processor, picture, seeing
+from readable_text import IMAGE_COLORS, LIGHT, LUMINANCE, check_layout
+from transformers import ViTConfig, ViTModel
 
 import attnviz
-from attnviz.errors import InputError
-from attnviz.figures import style
-from figures.test_layout import COLUMN, check_layout
 
 
 @pytest.fixture(scope="session")
@@ -22,19 +21,20 @@ def vision(tokenizer):
     return seeing("vit", tokenizer).attend(image=picture())
 
 
-@pytest.fixture(scope="session")
-def fine(tokenizer):
-    """An image of 16 × 16 patches, too many to label each one."""
-    from media import image_processor
-    from transformers import ViTConfig, ViTModel
-
+def of_image(layers, heads, patch):
+    """Return the attentions of an image in patches of some pixels."""
     torch.manual_seed(0)
     config = ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
-        image_size=SIDE, patch_size=2, initializer_range=0.2,
+        hidden_size=32, num_hidden_layers=layers, num_attention_heads=heads, intermediate_size=48,
+        image_size=SIDE, patch_size=patch, initializer_range=0.2,
     )  # fmt: skip
-    model = attnviz.load(ViTModel(config), processor=image_processor())
-    return model.attend(image=picture())
+    return attnviz.load(ViTModel(config), processor=image_processor()).attend(image=picture())
+
+
+@pytest.fixture(scope="session")
+def fine():
+    """An image of 16 × 16 patches, too many to label each one."""
+    return of_image(2, 4, patch=2)
 
 
 @pytest.fixture(scope="session")
@@ -51,7 +51,7 @@ def page_text(figure):
     return " ".join(text.get_text() for text in figure.texts)
 
 
-def outlined(ax, color=style.LIGHT.claim):
+def outlined(ax, color=LIGHT.claim):
     boxes = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
     return [box.get_xy() for box in boxes if to_hex(box.get_edgecolor()) == color]
 
@@ -68,7 +68,7 @@ def test_the_weights_of_a_patch_are_cells_over_the_image(vision):
     assert (mesh.norm.vmin, mesh.norm.vmax) == pytest.approx((-limit, limit))
     heading = next(text.get_text() for text in ax.figure.texts)
     row, column = divmod(int(ratio.argmax()), 4)
-    assert outlined(ax, style.LIGHT.ink) == [(column, row)]
+    assert outlined(ax, LIGHT.ink) == [(column, row)]
     assert heading == (
         f"The framed patch (3, 1) attends most to patch ({row}, {column}): "
         f"{ratio.max().item():.1f} × even weight"
@@ -98,7 +98,7 @@ def test_the_image_is_a_shadow_over_the_colors(vision):
     assert image.zorder > mesh.zorder
     assert (np.asarray(image.get_array()) == 0).all()  # black
     shadow = np.asarray(image.get_alpha())
-    brightness = vision.image.numpy() @ np.array(style.LUMINANCE)
+    brightness = vision.image.numpy() @ np.array(LUMINANCE)
     order = brightness.ravel().argsort()
     assert (np.diff(shadow.ravel()[order]) <= 0).all()  # the darker the image, the darker
     assert shadow.max() - shadow.min() > 0.2
@@ -126,21 +126,12 @@ def test_vmax_sets_one_scale_of_several_overlays(vision):
     ],
 )
 def test_a_scale_that_colors_over_an_image_cannot_have(vision, scale, said):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(attnviz.InputError, match=said):
         attnviz.plot.heatmap(vision, layer=1, head=2, **scale)
 
 
-def test_a_tall_overview_is_beside_two_pictures_one_below_the_other(tokenizer):
-    from media import image_processor
-    from transformers import ViTConfig, ViTModel
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=32, num_hidden_layers=6, num_attention_heads=2, intermediate_size=48,
-        image_size=SIDE, patch_size=8,
-    )  # fmt: skip
-    model = attnviz.load(ViTModel(config), processor=image_processor())
-    figure = attnviz.plot.heatmap(model.attend(image=picture())).figure
+def test_a_tall_overview_is_beside_two_pictures_one_below_the_other():
+    figure = attnviz.plot.heatmap(of_image(6, 2, patch=8)).figure
     image, overlay, _, overview = (ax.get_position() for ax in figure.axes)
     assert overlay.y1 < image.y0
     assert overlay.x0 == image.x0
@@ -157,7 +148,7 @@ def test_the_overview_shows_the_same_query_as_the_chosen_head(vision):
     drawn = vision.weights(best.layer, best.head)[3, 1:].reshape(4, 4) * 17
     limit = max(1, doublings(drawn).max().item())
     values = doublings(vision.weights(0, 0)[3, 1:].reshape(4, 4) * 17) / limit
-    expected = style.IMAGE_COLORS(((values + 1) / 2).clamp(0, 1).numpy())
+    expected = IMAGE_COLORS(((values + 1) / 2).clamp(0, 1).numpy())
     np.testing.assert_allclose(tiles[1:5, :4] / 255, expected, atol=0.006)
 
 
@@ -200,17 +191,18 @@ def test_words_are_queries_in_cross_attention_and_with_placeholders(tokenizer):
     ],
 )
 def test_a_missing_patch(vision, patch, said):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(attnviz.InputError) as caught:
         attnviz.plot.heatmap(vision, patch=patch)
     assert said in str(caught.value)
 
 
 def test_a_patch_of_a_matrix_or_of_a_text_is_refused(vision, train, tokenizer):
     for result, how in ((vision, {"matrix": True}), (train, {})):
-        with pytest.raises(InputError, match="only for weights that are drawn over an image"):
+        with pytest.raises(attnviz.InputError, match="only for weights that are drawn over"):
             attnviz.plot.heatmap(result, patch=(0, 0), **how)
     blip = seeing("blip", tokenizer).attend("a red circle", image=picture())
-    with pytest.raises(InputError, match=r"not a query of the map\. Choose .*red or circle"):
+    said = r"not a query of the map\. Choose .*red or circle"
+    with pytest.raises(attnviz.InputError, match=said):
         attnviz.plot.heatmap(blip, patch=(0, 0))
 
 
@@ -258,12 +250,12 @@ def test_more_frames_than_fit_are_drawn_by_their_maximum(speech):
 
 
 def test_nothing_overlaps_for_images_and_audio(fine, speech):
-    check_layout(attnviz.plot.heatmap(fine, width=COLUMN).figure)
-    check_layout(attnviz.plot.heatmap(fine, layer=0, head=1, patch=(1, 2), width=COLUMN).figure)
-    check_layout(attnviz.plot.heatmap(fine, matrix=True, width=COLUMN).figure)
-    check_layout(attnviz.plot.heads(fine, width=COLUMN))
+    check_layout(attnviz.plot.heatmap(fine, width=89).figure)
+    check_layout(attnviz.plot.heatmap(fine, layer=0, head=1, patch=(1, 2), width=89).figure)
+    check_layout(attnviz.plot.heatmap(fine, matrix=True, width=89).figure)
+    check_layout(attnviz.plot.heads(fine, width=89))
     for stack in speech.stacks:
-        check_layout(attnviz.plot.heatmap(speech.stack(stack), width=COLUMN).figure)
+        check_layout(attnviz.plot.heatmap(speech.stack(stack), width=89).figure)
 
 
 def test_an_overlay_in_user_axes(vision):

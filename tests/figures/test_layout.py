@@ -1,35 +1,47 @@
-"""Nothing overlaps or leaves the page, at the column widths of journals."""
+"""Nothing overlaps or leaves the page, at the column widths of journals and at others.
+
+tests/golden checks the same of each of its figures.
+"""
 
 import itertools
 
 import matplotlib.pyplot as plt
 import pytest
 from families import tiny
+from golden.saved_results import SAVED
 from PIL import Image
-from readable_text import check_texts, overlap
+from readable_text import LIGHT, SMALL_SIZE, check_layout, check_texts
 
 import attnviz
-from attnviz.errors import InputError
-from attnviz.figures import style
 from attnviz.figures.layout import Ruler
 
 INPUTS = ["long", "odd", "one_word", "foreign"]  # a foreign pair
 COLUMN, FULL = 89, 183
+DRAWN = [
+    ("ablate", "ablate"), ("attention_vector", "steps"), ("check", "check"),
+    ("compare", "compare"), ("compare", "checkpoints"), ("example", "example"),
+    ("explain", "explain"), ("explain", "explain-masked"), ("heads", "maps"), ("heatmap", "map"),
+    ("heatmap", "map-image"), ("heatmap", "map-audio"), ("senses", "senses"), ("shift", "shift"),
+    ("shift", "shift-causally"), ("steps", "steps"), ("survey", "survey"), ("text", "map"),
+    ("text", "shift"), ("text", "explain-masked"),
+]  # fmt: skip
 
 # The machine may lack fonts for some scripts.
 pytestmark = pytest.mark.filterwarnings("ignore:No installed font")
 
 
-def check_layout(figure):
-    texts, pixels = check_texts(figure), figure.dpi / 72
-    canvases = [axes for axes in figure.axes if not axes.axison and not axes.images]  # of arcs
-    for axes in (axes for axes in figure.axes if axes not in canvases):
-        area, inside = axes.get_window_extent(), {*axes.texts}
-        for text, box in texts:
-            covers = text not in inside and overlap(box, area, text.get_fontsize() * pixels)
-            assert not covers, f"{text.get_text()!r} covers a map"
-    for one, other in itertools.combinations(figure.axes, 2):
-        assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)
+@pytest.mark.pairs(each=1)
+@pytest.mark.parametrize("width", [80, 300])
+@pytest.mark.parametrize(("name", "result"), DRAWN)
+def test_other_widths(name, result, width):
+    result = attnviz.load_result(SAVED / f"{result}.safetensors")
+    drawn = getattr(attnviz.plot, name)(result, width=width)
+    check_layout(getattr(drawn, "figure", drawn))
+
+
+def test_every_function_that_draws_a_result_has_its_widths_checked():
+    drawing = {*attnviz.plot.__all__} - {"add_caption", "save", "style"}
+    assert {name for name, _ in DRAWN} == drawing
 
 
 @pytest.mark.pairs(each=1)
@@ -57,12 +69,6 @@ def test_a_head_grid(request, name, layer, width):
     check_layout(attnviz.plot.heads(request.getfixturevalue(name), layer=layer, width=width))
 
 
-@pytest.mark.parametrize("width", [40, 300])
-def test_other_widths(pair, width):
-    check_layout(attnviz.plot.heatmap(pair, special="remove", width=width).figure)
-    check_layout(attnviz.plot.heads(pair, layer=0, width=width))
-
-
 def test_the_check_detects_overlaps_and_text_outside_the_page():
     figure = plt.figure(figsize=(2, 1))
     figure.text(0.5, 0.5, "station")
@@ -85,20 +91,18 @@ def test_steps_and_the_attention_vector(request, name, width):
     check_layout(attnviz.plot.attention_vector(taken, width=width))
 
 
-@pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("width", [COLUMN, FULL])
 @pytest.mark.parametrize("family", ["gpt-oss", "t5"])
-def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer, family, width):
+def test_steps_with_terms_in_the_scores_and_two_sequences(tokenizer, family):
     given = {"target": "the station"} if family == "t5" else {}
     result = attnviz.load(tiny(family), tokenizer=tokenizer).attend("the train left", **given)
-    check_layout(attnviz.plot.steps(result, width=width))
+    check_layout(attnviz.plot.steps(result, width=COLUMN))
 
 
 def caption_of(figure):
     """Return the lines of a caption, which are gray, and of its verdict."""
-    lines = [text for text in figure.texts if text.get_fontsize() == style.SMALL_SIZE]
-    gray = [text.get_text() for text in lines if text.get_color() == style.LIGHT.muted]
-    return gray, [text.get_text() for text in lines if text.get_color() == style.LIGHT.ink]
+    lines = [text for text in figure.texts if text.get_fontsize() == SMALL_SIZE]
+    gray = [text.get_text() for text in lines if text.get_color() == LIGHT.muted]
+    return gray, [text.get_text() for text in lines if text.get_color() == LIGHT.ink]
 
 
 def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp_path):
@@ -126,7 +130,7 @@ def test_a_short_caption_has_two_lines_and_the_file_has_all_sentences(train, tmp
             description = Image.open(path).text["Description"]
             assert method in description
             assert "recomputed in float64 differ" in description
-    with pytest.raises(InputError, match="caption must be short, full or none"):
+    with pytest.raises(attnviz.InputError, match="caption must be short, full or none"):
         attnviz.plot.steps(train, caption="long")
 
 

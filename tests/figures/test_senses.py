@@ -2,18 +2,14 @@
 
 from dataclasses import replace
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.text import Text
-from readable_text import visible_texts
+from readable_text import LIGHT, check_layout, visible_texts
 
 import attnviz
-from attnviz.analyses.senses.result import Occurrence
-from attnviz.figures import style
-from figures.test_layout import check_layout
 
 
 class Made(dict):
@@ -94,24 +90,6 @@ def test_each_thread_ends_in_its_own_sentence(results, width):
     assert apart.min() * 72 > 6.8  # points: more than a line
 
 
-@pytest.mark.parametrize("raw", [False, True])
-def test_margins_are_differences_of_cosines_without_the_sentence_itself(model, raw):
-    sentences = {"river": ["the bank of a river", "a muddy bank", "a bank with reeds"],
-                 "money": ["the bank lent money", "a rich bank", "a bank loan"]}  # fmt: skip
-    result = attnviz.senses("bank", sentences, model=model, raw=raw)
-    for n, state in ((0, 3), (4, -1)):
-        vectors = result.vectors[state].numpy()
-        rest = [i for i in range(6) if i != n]
-        middle = 0 if raw else vectors[rest].mean(0)
-        cosines = []
-        for own in ([i for i in rest if i < 3], [i for i in rest if i >= 3]):
-            center, vector = vectors[own].mean(0) - middle, vectors[n] - middle
-            cosines.append(center @ vector / np.linalg.norm(center) / np.linalg.norm(vector))
-        margin = (cosines[0] - cosines[1]) * (1 if n < 3 else -1)
-        assert result.margins[state, n] == pytest.approx(margin, abs=1e-9)
-        assert result.heights[state, n] == pytest.approx(cosines[0] - cosines[1], abs=1e-9)
-
-
 def test_the_scale_gives_the_margin_at_the_end_of_each_thread(results, figures):
     result, threads = results["bank"], drawn(figures["bank"], "thread")
     small = [text for text, _ in visible_texts(figures["bank"]) if text.get_fontsize() == 5]
@@ -163,7 +141,7 @@ def test_what_a_decoder_does_not_read_is_gray_and_sentences_alike_have_no_thread
     assert "alike up to “bank”, not read further: in no score" in said
     assert "(river 8, money 8 counted)" in said
     texts = pieces_of(figure)
-    gray = {text.get_text() for text in texts if to_hex(text.get_color()) == style.LIGHT.gray}
+    gray = {text.get_text() for text in texts if to_hex(text.get_color()) == LIGHT.gray}
     unread = {one.sentence[one.end :] for one in occurrences}
     assert gray == unread | {occurrences[n].sentence[: occurrences[n].start] for n in result.alike}
     assert "alike" not in said_on(attnviz.plot.senses(bank))
@@ -207,7 +185,7 @@ def test_three_senses_have_a_strip_each_with_its_share(model):
     colors = {n: to_hex(line.get_color()) for n, line in threads.items()}
     for n, sense in enumerate(result.senses):
         members = [k for k, one in enumerate(result.occurrences) if one.sense == sense]
-        assert {colors[k] for k in members} == {style.LIGHT.sides[n]}
+        assert {colors[k] for k in members} == {LIGHT.sides[n]}
         assert f"{int(result.right[-1, members].sum())} of 3" in words_on(figure)
     ends = {n: [threads[k].get_ydata()[-1] for k, one in enumerate(result.occurrences)
                 if one.sense == sense] for n, sense in enumerate(result.senses)}  # fmt: skip
@@ -215,75 +193,18 @@ def test_three_senses_have_a_strip_each_with_its_share(model):
     assert max(ends[1]) < min(ends[2])
 
 
-def test_a_sentence_is_cut_around_its_word():
+def test_a_sentence_is_cut_around_its_word(results):
     text = "On the far side of a very long road, the old bank of the town kept its coins in a vault"
     start = text.index("bank")
-    one = Occurrence(text, "money", start, start + 4, ("bank",), (("coins", 1.0),), "coins")
+    attended = {"attended": (("coins", 1.0),), "strongest": "coins"}
+    one = results["bank"].occurrences[0]
+    one = replace(one, sentence=text, start=start, end=start + 4, **attended)
     parts = one.parts(lambda shown: len(shown) <= 40)
     assert "".join(text for text, _ in parts) == "…old bank of the town kept its coins in…"
     assert [kind for text, kind in parts if text in ("bank", "coins")] == ["word", "attended"]
     assert "".join(text for text, _ in one.parts(lambda shown: len(shown) <= 13)) == "…bank of the…"
     assert "".join(text for text, _ in one.parts(lambda shown: False)) == "…bank…"
     assert "".join(text for text, _ in one.parts(lambda shown: True)) == text
-
-
-def with_p_values(result, p_values, **changed):
-    scores = [
-        replace(score, p_value=p, low=0.6 if p <= 0.01 else 0.3)
-        for score, p in zip(result.scores, p_values, strict=True)
-    ]
-    return replace(result, scores=tuple(scores), **changed)
-
-
-def beside(result, *, wrong):
-    """Return a result that is right in all states, and whose other words are wrong at first."""
-    right = (torch.arange(len(result.occurrences)) >= wrong).float()
-    context = replace(result.context, accuracy=right.mean().item())
-    return replace(
-        result, right=torch.ones_like(result.right), context=context, context_right=right
-    )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "found"),
-    [
-        (0, "tells river and money apart, but no better than the other words"),
-        (5, "tells river and money apart, but not clearly better than the other words"),
-        (6, "splits into river and money"),
-    ],
-)
-def test_a_word_splits_only_where_it_beats_the_other_words_in_a_paired_test(results, wrong, found):
-    bank = beside(results["bank"], wrong=wrong)  # the output is right in all of its 20
-    assert bank.p_beyond[-1] == pytest.approx(2 / 2**wrong if wrong else 1)
-    assert (bank.splits_since is not None) == (wrong == 6)
-    since = bank.splits_since or bank.since
-    assert bank.headline == f"From layer {since} on, “bank” {found}"
-    assert replace(bank, context_right=None).headline.startswith("From layer 1 on, “bank” tells ")
-
-
-def test_titles_of_other_findings(results):
-    bank = beside(results["bank"], wrong=10)
-    output = with_p_values(bank, [1, 1, 0.001, 1, 1, 1, 0.001])
-    assert output.headline == "At the output, “bank” splits into river and money"
-    at_once = with_p_values(bank, [0.001] * 7)
-    assert at_once.headline == "“bank” differs between river and money before any context"
-    lost = with_p_values(bank, [1, 1, 0.001, 0.001, 0.001, 0.001, 0.02], p_best=0.001)
-    never = with_p_values(bank, [1, 1, 0.02, 1, 1, 1, 0.02], p_best=0.3)
-    for result, p in ((lost, "0.001"), (never, "0.3")):
-        assert result.headline == (
-            "No split of “bank” into river and money can be shown at the output"
-        )
-        assert f"The best of 7 states, entering layer 2, has 20 (p = {p} over all)." in said_on(
-            attnviz.plot.senses(result)
-        )
-    uneven = replace(bank, occurrences=bank.occurrences[:13])  # ten of one sense
-    assert uneven.chance == pytest.approx(10 / 13)
-    few = replace(never, occurrences=bank.occurrences[5:15], vectors=never.vectors[:, 5:15])
-    assert (
-        few.headline == "10 sentences are too few to show that “bank” splits into river and money"
-    )
-    worse = [replace(score, accuracy=0.7) for score in few.scores]
-    assert replace(few, scores=tuple(worse)).headline.startswith("No split of “bank” into")
 
 
 def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
@@ -317,19 +238,10 @@ def test_details_show_the_planes_of_the_word_alone_of_the_best_and_of_the_output
         marks = axes.lines[2:]
         hollow = [to_hex(mark.get_markerfacecolor()) == "#ffffff" for mark in marks]
         assert hollow == (result.right[state] <= 0.5).tolist()
-        assert to_hex(marks[4].get_color()) == style.LIGHT.gray
+        assert to_hex(marks[4].get_color()) == LIGHT.gray
         box = axes.get_window_extent()
         (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
         assert (x1 - x0) / box.width == pytest.approx((y1 - y0) / box.height, rel=1e-3)
-
-
-@pytest.mark.parametrize("width", [40, 89, 300])
-def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(results, width):
-    figure = attnviz.plot.senses(results["bank"], width=width)
-    check_layout(figure)
-    if width >= 89:
-        assert figure.get_size_inches()[1] * 25.4 <= 247
-    plt.close(figure)
 
 
 def test_unusual_names_and_sentences_are_drawn_literally(results):
@@ -360,7 +272,12 @@ def test_a_deep_model_has_a_strip_of_accuracy_and_names_some_layers(results):
         plane_accuracy=(found.plane_accuracy * 5)[:many],
         best=18,
     )
-    deep = with_p_values(deep, [1] * 17 + [0.001] * 16)
+    p_values = [1] * 17 + [0.001] * 16
+    scores = [
+        replace(score, p_value=p, low=0.6 if p < 1 else 0.3)
+        for score, p in zip(deep.scores, p_values, strict=True)
+    ]
+    deep = replace(deep, scores=tuple(scores))
     for width in (89, 183):
         figure = attnviz.plot.senses(deep, width=width, caption="full")
         check_layout(figure)

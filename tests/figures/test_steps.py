@@ -7,10 +7,9 @@ import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
-from readable_text import visible_texts
+from readable_text import LIGHT, visible_texts
 
 import attnviz
-from attnviz.figures.style import LIGHT
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,12 @@ import torch
 from families import tiny
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize, to_hex
+from readable_text import LIGHT, LUMINANCE, TEXT_SIZE
 
 import attnviz
 from attnviz import plot
-from attnviz.analyses.maps.compute import attention_map, head_maps
-from attnviz.errors import InputError
 from attnviz.figures import style
-from attnviz.figures.style import fallback_fonts
-from attnviz.results.text import literal
+from figures.test_grammar import contrast
 
 
 def labels(axis):
@@ -90,7 +88,7 @@ def test_colors_of_more_words_than_have_room_are_logarithmic(model):
 
 def words_of(model, count):
     words = ["train", "station", "left"] * count
-    return attention_map(model.attend(" ".join(words[:count])), layer=0, head=0)
+    return attnviz.attention_map(model.attend(" ".join(words[:count])), layer=0, head=0)
 
 
 def test_the_overview_of_a_paragraph_is_not_blank(model):
@@ -99,20 +97,13 @@ def test_the_overview_of_a_paragraph_is_not_blank(model):
     (image,) = figure.axes[0].images
     colors = np.asarray(image.get_array()) / 255
     pixels = [tile_of(image, layer, head, 64, colors) for layer in range(6) for head in range(12)]
-    dark = [(_lightness(tile) < 90).mean() for tile in pixels]
+    dark = [(tile[..., :3] @ LUMINANCE < 0.88).mean() for tile in pixels]
     assert np.median(dark) > 0.05
-
-
-def _lightness(rgb):
-    """Return L* of sRGB colors."""
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    Y = linear[..., :3] @ [0.2126, 0.7152, 0.0722]
-    return np.where(Y > 216 / 24389, 116 * np.cbrt(Y) - 16, 24389 / 27 * Y)
 
 
 def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
     result = attnviz.load(tiny("gpt2"), tokenizer=tokenizer).attend("the train left the station")
-    drawn = attention_map(result, layer=0, head=0)
+    drawn = attnviz.attention_map(result, layer=0, head=0)
     n = len(drawn.rows)
     np.testing.assert_array_equal(drawn.masked, np.triu(np.ones((n, n), bool), 1))
     ax = attnviz.plot.heatmap(replace(drawn, weights=drawn.weights.tril(-1)))
@@ -124,8 +115,8 @@ def test_masked_cells_differ_from_cells_of_weight_zero(tokenizer):
     assert numbers
     assert not any(text.get_position()[0] > text.get_position()[1] for text in numbers)
     (image,) = attnviz.plot.heads(result).axes[0].images
-    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == style.LIGHT.masked
-    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != style.LIGHT.masked
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[0, -1] / 255) == LIGHT.masked
+    assert to_hex(np.asarray(tile_of(image, 0, 0, n))[-1, 0] / 255) != LIGHT.masked
 
 
 def test_cells_above_even_weights_have_their_weight_in_readable_numbers(train):
@@ -143,16 +134,8 @@ def test_cells_above_even_weights_have_their_weight_in_readable_numbers(train):
     for text in ax.texts:
         x, y = text.get_position()
         mesh = special if {int(y), int(x)} & {0, 8} else words
-        ground = luminance(mesh.to_rgba(weights[int(y), int(x)].item())[:3])
-        ink = luminance(mpl.colors.to_rgb(text.get_color()))
-        contrast = (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05)
-        assert contrast > 3.5, text.get_text()
-
-
-def luminance(rgb):
-    """Relative luminance of sRGB, as defined by WCAG 2."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
-    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+        ground = mesh.to_rgba(weights[int(y), int(x)].item())[:3]
+        assert contrast(ground, text.get_color()) > 3.5, text.get_text()
 
 
 def test_a_mean_over_layers_names_them_and_frames_them_all(train):
@@ -175,7 +158,7 @@ def test_a_map_that_was_not_verified_says_so_in_red(short, draw):
     failed = replace(short.agreement, checks=(replace(first, failed_heads=(3,)), *others))
     drawn = draw(replace(short, agreement=failed))
     figure = getattr(drawn, "figure", drawn)
-    alarms = [text for text in figure.texts if text.get_color() == style.LIGHT.alarm]
+    alarms = [text for text in figure.texts if text.get_color() == LIGHT.alarm]
     assert "NOT VERIFIED" in " ".join(text.get_text() for text in alarms)
     assert all(text.get_fontweight() == "bold" for text in alarms)
 
@@ -219,9 +202,9 @@ def test_a_head_grid_draws_every_head_of_every_layer(train):
     gray[..., 1:-1, 1:-1] = 0
     for layer, head in ((0, 0), (2, 3), (5, 11)):
         weights = train.weights(layer, head)
-        expected = colors_of(weights, largest, "devon_r")
-        expected[[0, -1]] = colors_of(weights, gray.max(), None)[[0, -1]]
-        expected[:, [0, -1]] = colors_of(weights, gray.max(), None)[:, [0, -1]]
+        expected = colors_of(weights, largest, LIGHT.weights)
+        special = colors_of(weights, gray.max(), LIGHT.neutral)
+        expected[[0, -1]], expected[:, [0, -1]] = special[[0, -1]], special[:, [0, -1]]
         np.testing.assert_allclose(tile_of(image, layer, head, 9), expected, atol=1.01)
     said = [text.get_text() for ax in bars for text in ax.texts]
     of_words, of_tokens = f"{largest:.0%} between words", f"{gray.max():.0%} on special tokens"
@@ -229,9 +212,8 @@ def test_a_head_grid_draws_every_head_of_every_layer(train):
     assert "In each tile the 9 queries run down and the keys across." in page_text(figure)
 
 
-def colors_of(weights, largest, name):
+def colors_of(weights, largest, colors):
     """Return the colors of weights by a scale up to the largest, from 0 to 255."""
-    colors = style.theme().weights if name else style.theme().neutral
     return 255 * colors(weights.numpy() / largest)
 
 
@@ -245,7 +227,7 @@ def tile_of(image, row, column, size, colors=None):
 
 
 def test_no_weight_of_a_long_map_disappears_in_its_tile(long):
-    maps = head_maps(long)
+    maps = attnviz.head_maps(long)
     weights = torch.full((6, 12, 130, 200), 1e-4)
     weights[1, 2, 77, 133] = 1.0
     names = {"rows": ("",) * 130, "columns": ("",) * 200, "special_rows": (), "special_columns": ()}
@@ -263,7 +245,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone(short):
     attnviz.plot.heatmap(short)
     attnviz.plot.heads(short)
     assert mpl.rcParams == before
-    with pytest.raises(InputError):
+    with pytest.raises(attnviz.InputError):
         attnviz.plot.heatmap(short, layer=99)
     assert mpl.rcParams == before
 
@@ -323,7 +305,7 @@ def test_a_heatmap_draws_only_into_the_given_axes(train, odd):
     assert plt.get_fignums() == [figure.number]
     assert left.get_title(loc="left").startswith("Layer 2, head 3\nall-MiniLM-L6-v2, verified to")
     assert [ax.get_ylabel() for ax in figure.axes[2:]] == ["weight", "weight"]
-    assert left.xaxis.label.get_fontsize() == left.yaxis.label.get_fontsize() == style.TEXT_SIZE
+    assert left.xaxis.label.get_fontsize() == left.yaxis.label.get_fontsize() == TEXT_SIZE
     assert "$" in labels(right.yaxis)
     figure.canvas.draw()
 
@@ -333,24 +315,6 @@ def test_a_map_among_others_that_was_not_verified_says_so(short):
     _, ax = plt.subplots()
     attnviz.plot.heatmap(replace(short, agreement=unproven), layer=0, head=0, ax=ax)
     assert "NOT PROVEN" in ax.get_title(loc="left")
-
-
-@pytest.mark.parametrize(
-    ("token", "drawn"),
-    [
-        ("$$", "$$"),
-        ("_x", "_x"),
-        ("\\frac{1}{2}", "\\frac{1}{2}"),
-        ("<b>&amp;", "<b>&amp;"),
-        ("a\x00b\x1b", "a�b�"),
-        ("a\nb", "a�b"),
-        ("\ud800", "�"),
-        ("x" * 24, "x" * 24),
-        ("x" * 25, "x" * 23 + "…"),
-    ],
-)
-def test_a_token_is_literal_text(token, drawn):
-    assert literal(token) == drawn
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -420,9 +384,9 @@ def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
     monkeypatch.setattr(style, "_characters", lambda path: characters.get(path, set()))
     style._fallback.cache_clear()
     try:
-        assert fallback_fonts(frozenset("漢")) == ("Noto Sans CJK",)
+        assert style.fallback_fonts(frozenset("漢")) == ("Noto Sans CJK",)
         with pytest.warns(UserWarning, match="No installed font has xहि, drawn as boxes"):
-            fonts = fallback_fonts(frozenset("漢हिx"))
+            fonts = style.fallback_fonts(frozenset("漢हिx"))
         assert fonts == ("Noto Sans CJK", "Last Resort High-Efficiency")
     finally:
         style._fallback.cache_clear()
@@ -460,7 +424,7 @@ def test_another_font(short):
     figure = attnviz.plot.heatmap(short, layer=0, head=0).figure
     assert {text.get_fontfamily()[0] for text in figure.texts} == {"DejaVu Sans"}
     with (
-        pytest.raises(InputError, match="'Arail' is not installed"),
+        pytest.raises(attnviz.InputError, match="'Arail' is not installed"),
         attnviz.plot.style(font="Arail"),
     ):
         pass

@@ -9,12 +9,10 @@ from golden.saved_results import SAVED
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
-from readable_text import check_texts
+from readable_text import DARK, LIGHT, check_texts
 
 import attnviz
 from attnviz import plot
-from attnviz.errors import InputError
-from attnviz.figures.style import DARK, LIGHT
 from figures.test_grammar import contrast
 
 CODE = "def mean(numbers):\n    total = 0\n\n    return total / len(numbers)"
@@ -216,7 +214,7 @@ def test_effects_and_contributions_to_a_prediction_differ(masked):
     (target,) = (w for w in words_of(measured) if w.get_text() == f"{masked.target} {masked.share}")
     assert target.get_fontstyle() == "italic"
     unmeasured = replace(masked, causal={})
-    with pytest.raises(InputError, match="measured=True"):
+    with pytest.raises(attnviz.InputError, match="measured=True"):
         plot.text(unmeasured, measured=True)
     plot.text(unmeasured)
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from golden.saved_results import SAVED
 from matplotlib.colors import to_hex, to_rgb
+from readable_text import DARK, LIGHT, theme
 
 import attnviz
 from attnviz import plot
-from attnviz.figures.style import DARK, LIGHT, theme
 
 DRAWN = {
     "heatmap": lambda result: plot.heatmap(result, layer=1, head=3, overview=True).figure,

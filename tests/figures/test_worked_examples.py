@@ -6,10 +6,9 @@ from collections import Counter
 import pytest
 from matplotlib.colors import same_color
 from matplotlib.patches import Rectangle
+from readable_text import LIGHT, check_layout
 
 import attnviz
-from attnviz.figures.style import LIGHT
-from figures.test_layout import check_layout
 
 OWN = {
     "title": "pay $5: one head, _causal_",
@@ -44,11 +43,9 @@ def framed(figure, color):
     ]
 
 
-@pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("width", [89, 183])
-@pytest.mark.parametrize("worked", NAMES, indirect=True)
-def test_nothing_overlaps(worked, width):
-    check_layout(attnviz.plot.example(worked, width=width))
+def test_nothing_overlaps(own, width):
+    check_layout(attnviz.plot.example(own, width=width))
 
 
 def test_a_wide_matrix_has_no_numbers_in_its_cells(tmp_path):

@@ -15,6 +15,7 @@ import torch
 from families import tiny
 from media import RATE, chirp, picture, processor_of, seeing
 from one_model import one_model  # noqa: F401
+from readable_text import check_layout
 from rich.console import Console
 
 import attnviz
@@ -247,9 +248,9 @@ def test_an_old_saved_result_loads_and_prints_the_same(name):
     check(f"saved/{name}", values)
 
 
-def lines_of(result):
+def lines_of(result, width=100):
     """Return how a result is called, and what a terminal prints of it."""
-    console = Console(width=100, no_color=True, highlight=False, legacy_windows=False)
+    console = Console(width=width, no_color=True, highlight=False, legacy_windows=False)
     with console.capture() as captured:
         console.print(result)
     return [repr(result), *(line.rstrip() for line in captured.get().splitlines())]
@@ -351,8 +352,10 @@ FIGURES = {
 
 
 @pytest.mark.parametrize("name", but_long(FIGURES, LONG_FIGURES))
-def test_a_figure_has_the_same_structure(name, request):
+def test_a_figure_has_the_same_structure_and_nothing_overlaps(name, request):
     draw = FIGURES[name]
     needed = draw.__code__.co_varnames[: draw.__code__.co_argcount]
     figure = draw(*map(request.getfixturevalue, needed))
-    check(f"figures/{name}", structure(getattr(figure, "figure", figure)), 1e-4)
+    figure = getattr(figure, "figure", figure)
+    check(f"figures/{name}", structure(figure), 1e-4)
+    check_layout(figure)

@@ -9,9 +9,9 @@ import torch
 import transformers
 from commands import run
 from families import tiny
-from figures.test_layout import check_layout
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
+from readable_text import check_layout
 from scipy.stats import spearmanr
 from torch.testing import assert_close
 from transformers import CLIPTextConfig, CLIPTextModel

@@ -1,12 +1,10 @@
 """The sentences of each analysis, with the facts that they are about."""
 
-import copy
 import re
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 from golden import saved_results
 from golden.test_golden import LETTER, TRAIN, lines_of
@@ -100,7 +98,7 @@ class Runs:
 
     @cached_property
     def whole_letter(self):
-        return heads_of(self.model, self.model.tokenizer(LETTER, return_tensors="pt"))
+        return heads_of(None, LETTER)
 
     @cached_property
     def explored(self):
@@ -241,66 +239,20 @@ def heatmap():
     yield from commands_of_maps()
 
 
-def heads_of(model, inputs, stack="encoder", *, masked=False):
-    """Return the weights of all heads as the model's own eager attention returns them."""
-    module = copy.deepcopy(model.module).eval()
-    module.set_attn_implementation("eager")
-    with torch.no_grad():
-        output = module(**inputs, output_attentions=True)
-    both = "decoder_input_ids" in inputs
-    weights = torch.stack([*output[f"{stack}_attentions" if both else "attentions"]])[:, 0]
-    queries = inputs["decoder_input_ids" if both else "input_ids"]
-    keys = inputs["input_ids"] if stack == "cross" else queries
-    rows, columns = (model.tokenizer.convert_ids_to_tokens(ids[0]) for ids in (queries, keys))
-    m, n = weights.shape[-2:]
-    return SimpleNamespace(
-        weights=weights.double().numpy(), rows=rows, columns=columns, stack=stack,
-        layers=[*range(len(weights))], masked=~np.tri(m, n, dtype=bool) if masked else None,
-    )  # fmt: skip
-
-
-def of_words(maps, words):
-    """Return the same of words, given the word of each token: columns summed, rows averaged."""
-    member = np.array([[one == word for one in words] for word in dict.fromkeys(words)], float)
-    weights = maps.weights @ member.T
-    maps.weights = (member / member.sum(1, keepdims=True)) @ weights
-    maps.rows = maps.columns = [*dict.fromkeys(words)]
-    return maps
-
-
-def of_decoder(family, *, new=0):
-    """Return the heads of a small decoder on the text, and on what it writes after it."""
-    model = saved_results.model(family)
-    ids = model.tokenizer(TRAIN, return_tensors="pt").input_ids
-    with torch.no_grad():
-        for _ in range(new):
-            ids = torch.cat([ids, model.module(ids).logits[:, -1:].argmax(-1)], 1)
-    return heads_of(model, {"input_ids": ids}, "decoder", masked=True)
-
-
-def of_two_sides(stack, target):
-    model = saved_results.model("t5")
-    ids = model.tokenizer("the train left", return_tensors="pt").input_ids
-    start = model.module.config.decoder_start_token_id
-    words = model.tokenizer(target, return_tensors="pt").input_ids[:, :-1]
-    inputs = {"input_ids": ids, "decoder_input_ids": torch.cat([torch.tensor([[start]]), words], 1)}
-    return heads_of(model, inputs, stack, masked=stack == "decoder")
+def heads_of(model, text=TRAIN, stack=None, **given):
+    """Return the facts of all heads of a small model, or of the default one."""
+    result = (saved_results.model(model) if model else RUNS.model).attend(text, **given)
+    return facts_of(attnviz.head_maps(result.stack(stack) if stack else result))
 
 
 def of_media(family):
-    return attnviz.head_maps(saved_results.attend_media(family))
+    return facts_of(attnviz.head_maps(saved_results.attend_media(family)))
 
 
 def commands_of_maps():
     train, letter = facts_of_json("heads", printed("heads")), RUNS.whole_letter
-    encode = partial(RUNS.model.tokenizer, return_tensors="pt")
-    pair = heads_of(RUNS.model, encode("She sat by the bank.", "The water was cold."))
-    pieces = heads_of(RUNS.model, encode("unbelievable tokenizers"))
-    words = [
-        one if one is None else f"word {one}"
-        for one in encode("unbelievable tokenizers").word_ids()
-    ]
-    by_word = of_words(copy.copy(pieces), ["[CLS]", *words[1:-1], "[SEP]"])
+    pair = heads_of(None, "She sat by the bank.", pair="The water was cold.")
+    left = "the train left"
     for name, of_all, more in (
         ("heatmap", train, {}),
         ("heatmap-hide", train, {"asked": 1}),
@@ -310,14 +262,14 @@ def commands_of_maps():
         ("heatmap-long", letter, {"streamed": True, "asked": 2}),
         ("heatmap-part", letter, {"streamed": True, "length": 78}),
         ("heatmap-pair", pair, {}),
-        ("heatmap-pieces", by_word, {"asked": 1}),
-        ("decoder-heatmap", of_decoder("qwen3"), {"asked": 1}),
-        ("decoder-generate", of_decoder("gpt2", new=2), {}),
-        ("two-sides-heatmap", of_two_sides("cross", "le train part"), {}),
-        ("two-sides-decoder", of_two_sides("decoder", "le train"), {}),
-        ("image-heatmap", facts_of(of_media("vit")), {"asked": 1}),
-        ("image-patch", facts_of(of_media("vit")), {}),
-        ("audio-heatmap", facts_of(of_media("wav2vec2")), {"asked": 1}),
+        ("heatmap-pieces", heads_of(None, "unbelievable tokenizers"), {"asked": 1}),
+        ("decoder-heatmap", heads_of("qwen3"), {"asked": 1}),
+        ("decoder-generate", heads_of("gpt2", generate=3), {}),
+        ("two-sides-heatmap", heads_of("t5", left, "cross", target="le train part"), {}),
+        ("two-sides-decoder", heads_of("t5", left, "decoder", target="le train"), {}),
+        ("image-heatmap", of_media("vit"), {"asked": 1}),
+        ("image-patch", of_media("vit"), {}),
+        ("audio-heatmap", of_media("wav2vec2"), {"asked": 1}),
     ):
         facts = facts_of_json("map", printed(name))
         facts.query, facts.asked, facts.streamed = None, None, False
@@ -351,11 +303,8 @@ def steps():
     for name in ("steps", "steps-chosen", "decoder-steps"):
         facts = facts_of_json("steps", printed(name))
         if name == "steps-chosen":
-            model = saved_results.model("gpt2")
-            inputs = model.tokenizer("apple phones", return_tensors="pt")
-            maps = heads_of(model, {"input_ids": inputs.input_ids}, "decoder", masked=True)
             facts.heads = [facts.head]
-            add_heads(facts, maps)
+            add_heads(facts, heads_of("gpt2", "apple phones"))
             facts.streamed, facts.asked, facts.query = False, None, None
         yield of_command(name, [*STEPS, *MAPS], facts)
     word = {"layer": 5, "head": 3, "word": "train"}

@@ -22,6 +22,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoProcessor
 
 from figures.sentences import gallery
+from figures.sentences.gallery_texts import hits, wilson
 from figures.sentences.maps import HALF, rules_of
 from figures.sentences.reading import Near, Patterns, read_number
 
@@ -150,29 +151,14 @@ def grouped_queries(model):
 NAMES = "minilm", "smollm2"
 
 
-def accuracy(vectors, labels):
-    """Return how many vectors (n, d) are nearest to the centroid of the others of their sense.
-
-    Nearness is the cosine of both, from the mean of all other vectors.
-    """
-    right = 0
-    for n, vector in enumerate(vectors):
-        others = [m for m in range(len(vectors)) if m != n]
-        mean, nearness = vectors[others].mean(0), {}
-        for label in set(labels):
-            centroid = vectors[[m for m in others if labels[m] == label]].mean(0) - mean
-            nearness[label] = centroid @ (vector - mean) / max(np.linalg.norm(centroid), 1e-12)
-        right += max(nearness, key=nearness.get) == labels[n]
-    return right
-
-
 @gallery.kept
 def last_words(name):
     """Return how many of the last words are right in each state, by their context, and of all."""
     model, tokenizer = eager(name)
     table = model.get_input_embeddings().weight.detach().double().numpy()
     senses = [texts_of("fig26_decoder_senses", sense) for sense in ("RIVER", "MONEY")]
-    labels = [n for n, starts in enumerate(senses) for _ in starts]
+    labels = np.array([n for n, starts in enumerate(senses) for _ in starts])
+    even = np.ones(len(labels))
     states, context = [], []
     for start in (start for starts in senses for start in starts):
         ids = encode(name, f"{start} the bank")
@@ -183,20 +169,14 @@ def last_words(name):
             if n != place and one not in tokenizer.all_special_ids
         ]  # fmt: skip
         context.append(table[others].mean(0))
-    states = np.stack(states, axis=1)
-    right = [accuracy(state, labels) for state in states]
-    return right, accuracy(np.stack(context), labels), len(labels)
+    states = [*np.stack(states, axis=1), np.stack(context)]
+    *right, by_context = (hits(one, labels, even).sum() for one in states)
+    return right, by_context, len(labels)
 
 
 def widest(right, count):
     """Return Wilson's interval (1927) of a share, and that of half as many; (2, 2), low to high."""
-
-    def ends(n):
-        share, z = right / count, 1.96
-        wide = z * math.sqrt(share * (1 - share) / n + (z / n / 2) ** 2)
-        return (np.array([-1, 1]) * wide + share + z**2 / (2 * n)) / (1 + z**2 / n)
-
-    return np.array([ends(count), ends(count / 2)])
+    return np.array([wilson(right / count, n) for n in (count, count / 2)])
 
 
 def is_interval(right, count, low, high):
