@@ -85,3 +85,11 @@ def check_layout(figure):
             assert not covers, f"{text.get_text()!r} covers a map"
     for one, other in itertools.combinations(figure.axes, 2):
         assert not overlap(one.get_window_extent(), other.get_window_extent(), 0)
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def page_text(figure):
+    return " ".join(text.get_text() for text in figure.texts)

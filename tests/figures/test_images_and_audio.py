@@ -10,7 +10,7 @@ import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from media import RATE, SIDE, chirp, image_processor, picture, seeing
-from readable_text import IMAGE_COLORS, LIGHT, LUMINANCE, check_layout
+from readable_text import IMAGE_COLORS, LIGHT, LUMINANCE, check_layout, labels, page_text
 from transformers import ViTConfig, ViTModel
 
 import attnviz
@@ -41,14 +41,6 @@ def fine():
 def speech(tokenizer):
     model = seeing("whisper", tokenizer)
     return model.attend(audio=chirp(), sampling_rate=RATE, target="the train left the station")
-
-
-def labels(axis):
-    return [label.get_text() for label in axis.get_ticklabels()]
-
-
-def page_text(figure):
-    return " ".join(text.get_text() for text in figure.texts)
 
 
 def outlined(ax, color=LIGHT.claim):

@@ -44,29 +44,25 @@ def test_every_function_that_draws_a_result_has_its_widths_checked():
     assert {name for name, _ in DRAWN} == drawing
 
 
-@pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("width", [COLUMN, FULL])
-@pytest.mark.parametrize("special", ["keep", "remove"])
-@pytest.mark.parametrize("name", ["long", "foreign"])
-def test_a_heatmap_with_its_overview(request, name, special, width):
-    result = request.getfixturevalue(name)
-    check_layout(attnviz.plot.heatmap(result, special=special, width=width).figure)
+PAGES = {
+    "one of all heads": lambda result, width: attnviz.plot.heatmap(result, width=width).figure,
+    "without special tokens": lambda result, width: (
+        attnviz.plot.heatmap(result, special="remove", width=width).figure
+    ),
+    "a mean": lambda result, width: (
+        attnviz.plot.heatmap(result, layer=1, head=range(12), width=width).figure
+    ),
+    "all heads": lambda result, width: attnviz.plot.heads(result, width=width),
+    "a layer": lambda result, width: attnviz.plot.heads(result, layer=2, width=width),
+}
 
 
-@pytest.mark.pairs(each=1)
+@pytest.mark.pairs(each=2)
 @pytest.mark.parametrize("width", [COLUMN, FULL])
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("name", INPUTS)
-def test_a_heatmap_alone(request, name, width):
-    result = request.getfixturevalue(name)
-    check_layout(attnviz.plot.heatmap(result, layer=1, head=range(12), width=width).figure)
-
-
-@pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("width", [COLUMN, FULL])
-@pytest.mark.parametrize("layer", [None, 2])
-@pytest.mark.parametrize("name", INPUTS)
-def test_a_head_grid(request, name, layer, width):
-    check_layout(attnviz.plot.heads(request.getfixturevalue(name), layer=layer, width=width))
+def test_texts_that_are_hard_to_draw(request, name, page, width):
+    check_layout(PAGES[page](request.getfixturevalue(name), width))
 
 
 def test_the_check_detects_overlaps_and_text_outside_the_page():

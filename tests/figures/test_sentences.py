@@ -16,7 +16,7 @@ from one_model import one_model  # noqa: F401
 from figures.sentences import gallery, gallery_fetched, gallery_networks, gallery_texts  # noqa: F401
 from figures.sentences.cases import ANALYSES, RUNS
 from figures.sentences.invented import INVENTED
-from figures.sentences.reading import NUMBER, Patterns, agrees, read_all, read_lines
+from figures.sentences.reading import NUMBER, Patterns, agrees, mistakes, read_all, read_lines
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,6 +152,12 @@ def test_a_slot_that_nothing_checks_is_a_mistake():
     patterns.sentence("It has <count> heads of <all>.")(lambda facts, said: {"count": 2})
     (problem,) = read_all("It has 2 heads of 3.", None, patterns)
     assert "nothing checks <all>" in problem
+
+
+def test_a_name_of_a_docstring_that_nothing_checks_is_a_mistake():
+    pattern = gallery.from_template("It has {count} heads of {all}.", lambda _, said: {"count": 2})
+    (problem,) = mistakes(pattern, None, pattern.regex.match("It has 2 heads of 3.").groupdict())
+    assert "nothing checks" in problem
 
 
 @pytest.mark.parametrize(

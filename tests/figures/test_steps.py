@@ -40,11 +40,6 @@ def test_every_stage_is_drawn_with_its_numbers(steps, figure):
             for numbers in drawn
         ), stage.name
     said = texts(figure)
-    for title in ("Input X", "Queries Q", "Keys K", "Values V", "Scores", "Weights", "Output"):
-        assert title in said
-    assert "$X W^{Q} + b^{Q}$" in said
-    assert r"$\mathrm{scores} / \sqrt{32}$" in said
-    assert any(text.startswith("9 × 32, range ± ") for text in said)
     assert sum(text.startswith("agrees to ") for text in said) == len(steps.stages) - 1
 
 

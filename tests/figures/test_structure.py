@@ -14,16 +14,12 @@ import torch
 from families import tiny
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm, Normalize, to_hex
-from readable_text import LIGHT, LUMINANCE, TEXT_SIZE
+from readable_text import LIGHT, LUMINANCE, TEXT_SIZE, labels, page_text
 
 import attnviz
 from attnviz import plot
 from attnviz.figures import style
 from figures.test_grammar import contrast
-
-
-def labels(axis):
-    return [label.get_text() for label in axis.get_ticklabels()]
 
 
 def words_above(ax):
@@ -35,10 +31,6 @@ def words_above(ax):
 def mosaics(figure):
     """Return the axes of all heads; those of color scales have one row of pixels."""
     return [ax for ax in figure.axes if any(image.get_array().shape[0] > 1 for image in ax.images)]
-
-
-def page_text(figure):
-    return " ".join(text.get_text() for text in figure.texts)
 
 
 def tiles(axes):
@@ -376,38 +368,35 @@ def test_a_script_without_a_font_gives_one_warning_of_ours(tmp_path, caplog, rec
     assert [record.message for record in caplog.records] == []
 
 
-def test_a_font_for_another_script_is_preferred_to_the_last_resort(monkeypatch):
-    real = fm.FontEntry(fname="real.ttf", name="Noto Sans CJK", style="normal")
-    boxes = fm.FontEntry(fname="boxes.ttf", name="Last Resort High-Efficiency", style="normal")
-    monkeypatch.setattr(fm.fontManager, "ttflist", [boxes, real])
-    characters = {"real.ttf": {ord("漢")}, "boxes.ttf": set(range(0x10FFFF))}
-    monkeypatch.setattr(style, "_characters", lambda path: characters.get(path, set()))
-    style._fallback.cache_clear()
-    try:
-        assert style.fallback_fonts(frozenset("漢")) == ("Noto Sans CJK",)
-        with pytest.warns(UserWarning, match="No installed font has xहि, drawn as boxes"):
-            fonts = style.fallback_fonts(frozenset("漢हिx"))
-        assert fonts == ("Noto Sans CJK", "Last Resort High-Efficiency")
-    finally:
+@pytest.fixture
+def install(monkeypatch):
+    """Return a function that leaves only some fonts, each with the characters that it has."""
+
+    def only(**fonts):
+        entries = [fm.FontEntry(fname=name, name=name.replace("_", " ")) for name in fonts]
+        monkeypatch.setattr(fm.fontManager, "ttflist", entries)
+        monkeypatch.setattr(style, "_characters", lambda path: set(map(ord, fonts.get(path, ""))))
         style._fallback.cache_clear()
 
-
-def test_a_font_of_colored_pictures_is_not_used(monkeypatch):
-    fonts = [
-        fm.FontEntry(fname=f"{name}.ttf", name=name, style="normal")
-        for name in ("Noto Color Emoji", "Noto Emoji")
-    ]
-    monkeypatch.setattr(
-        style, "_characters", lambda path: {ord("🍕")} if "Emoji" in path else set()
-    )
     monkeypatch.setattr(style, "_add_new_fonts", lambda: False)
-    try:
-        for installed, chosen in ((fonts, ("Noto Emoji",)), (fonts[:1], ())):
-            monkeypatch.setattr(fm.fontManager, "ttflist", installed)
-            style._fallback.cache_clear()
-            assert style._fallback(frozenset("🍕")) == (chosen, "" if chosen else "🍕")
-    finally:
-        style._fallback.cache_clear()
+    yield only
+    style._fallback.cache_clear()
+
+
+def test_a_font_for_another_script_is_preferred_to_the_last_resort(install):
+    install(Last_Resort_High_Efficiency="漢हिx", Noto_Sans_CJK="漢")
+    assert style.fallback_fonts(frozenset("漢")) == ("Noto Sans CJK",)
+    with pytest.warns(UserWarning, match="No installed font has xहि, drawn as boxes"):
+        fonts = style.fallback_fonts(frozenset("漢हिx"))
+    assert fonts == ("Noto Sans CJK", "Last Resort High Efficiency")
+
+
+def test_a_font_of_colored_pictures_is_not_used(install):
+    install(Noto_Color_Emoji="🍕", Noto_Emoji="🍕")
+    assert style.fallback_fonts(frozenset("🍕")) == ("Noto Emoji",)
+    install(Noto_Color_Emoji="🍕")
+    with pytest.warns(UserWarning, match="No installed font has 🍕"):
+        assert style.fallback_fonts(frozenset("🍕")) == ()
 
 
 def test_the_warning_points_at_the_caller(recwarn, foreign, monkeypatch):

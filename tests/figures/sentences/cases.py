@@ -22,7 +22,7 @@ from figures.sentences.sources import (
     saved,
     sentences_of_json,
 )
-from figures.sentences.words import SENSES, SHIFT, facts_of_senses
+from figures.sentences.words import SENSES, SHIFT
 from figures.sentences.worked import EXAMPLE
 
 
@@ -142,9 +142,9 @@ def explain():
 
 
 def senses():
-    facts = facts_of_senses(facts_of_json("senses", printed("senses")))
+    facts = measured_again(facts_of(attnviz.senses("bank", model=RUNS.model)))
     yield of_command("senses", SENSES, facts)
-    yield of_figure("senses", SENSES, measured_again(facts))
+    yield of_figure("senses", SENSES, facts)
     yield from of_saved("senses", SENSES, ["senses-of-saved"])
 
 
@@ -342,12 +342,11 @@ def compare():
 
 def example():
     for name in ("phones", "cat", "likes"):
-        facts = facts_of_json("example", printed(f"example-{name}"))
-        facts.name = name
-        notes = tuple(note for one in facts.stages for note in one["notes"])
+        facts = facts_of(attnviz.example(name))
+        stages = printed(f"example-{name}")["stages"]
         case = of_command(f"example-{name}", EXAMPLE, facts)
-        yield replace(case, texts=case.texts + notes)
-        yield of_figure(f"example-{name}", EXAMPLE, facts_of(attnviz.example(name)))
+        yield replace(case, texts=(*case.texts, *(note for one in stages for note in one["notes"])))
+        yield of_figure(f"example-{name}", EXAMPLE, facts)
     yield described("example", EXAMPLE, facts_of(saved("example")), saved("example"))
 
 

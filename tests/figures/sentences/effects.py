@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from figures.sentences.facts import numbered, spearman
+from figures.sentences.facts import by_word, numbered, spearman
 from figures.sentences.reading import OneOf, Patterns, agrees
 
 MANY = 6  # words or heads from which on ρ is said
@@ -189,16 +189,6 @@ def check_caption(facts, said):
 
 EXPLAIN = Patterns()
 QUESTION = "“<target:w>”[[ over “<other:w>”]]"
-
-
-def by_word(facts, numbers):
-    """Return the sums over the pieces of each word of numbers by token."""
-    numbers = np.asarray(numbers, float)
-    return np.array([sum(numbers[n] for n in pieces) for pieces in np_lists(facts.positions)])
-
-
-def np_lists(positions):
-    return [[int(n) for n in one] for one in positions]
 
 
 def explained(facts):

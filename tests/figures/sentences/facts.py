@@ -57,6 +57,13 @@ def numbered(words):
     ]
 
 
+def by_word(facts, numbers):
+    """Return the sums over the pieces of each word of numbers by token, (..., tokens)."""
+    numbers = np.asarray(numbers, float)
+    pieces = [[int(n) for n in one] for one in facts.positions]
+    return np.stack([numbers[..., one].sum(-1) for one in pieces], -1)
+
+
 def ranks(values):
     """Return the ranks of numbers; those of equal ones are their mean."""
     values = np.asarray(values, float)

@@ -11,8 +11,10 @@ import json
 import math
 import random
 import re
+import sys
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,6 +82,13 @@ def check_of(stem):
 def script(stem):
     """Return the syntax tree of the script of a figure."""
     return ast.parse((GALLERY / f"{stem}.py").read_text(encoding="utf-8"))
+
+
+def module(name):
+    """Return a module that scripts of the gallery share."""
+    if str(GALLERY) not in sys.path:
+        sys.path.insert(0, str(GALLERY))
+    return import_module(name)
 
 
 def docstring(stem):

@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import re
-import sys
 from functools import partial
 from importlib.resources import files
 from types import SimpleNamespace
@@ -358,20 +357,10 @@ def sound_frames(model):
 
 
 @gallery.kept
-def published():
-    """Return the reactions with published maps of their atoms."""
-    if str(gallery.GALLERY) not in sys.path:
-        sys.path.insert(0, str(gallery.GALLERY))
-    from reactions import PUBLISHED
-
-    return PUBLISHED
-
-
-@gallery.kept
 def mapped():
     """Return by reaction the weights from atoms of the product to the others, and the origins."""
     model, found = load("rxnmapper", torch.float32), []
-    for reaction, origins in published().items():
+    for reaction, origins in gallery.module("reactions").PUBLISHED.items():
         ids = model.tokenizer(reaction).input_ids
         tokens = model.tokenizer.convert_ids_to_tokens(ids)
         named = [any(map(str.isalpha, one)) and one not in ("[CLS]", "[SEP]") for one in tokens]
@@ -403,7 +392,8 @@ def atoms(model, said):
     others = np.delete(right, head, axis=1)
     first, second = np.argwhere(right == others.max())
     assert first[1] == second[1]
-    (reaction, origins), weights = next(iter(published().items())), found[0][0][layer, head]
+    reaction, origins = next(iter(gallery.module("reactions").PUBLISHED.items()))
+    weights = found[0][0][layer, head]
     assert (weights.argmax(-1) == origins).all()  # which the figure says
     used, start = [], 0
     for part in reaction.split(">>")[0].split("."):

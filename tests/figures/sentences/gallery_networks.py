@@ -6,7 +6,6 @@ Networks that the gallery trains are trained again. What they do is computed fro
 import html
 import math
 import re
-import sys
 from functools import cache, partial
 
 import numpy as np
@@ -14,20 +13,13 @@ import torch
 
 import attnviz
 from figures.sentences.facts import facts_of
-from figures.sentences.gallery import GALLERY, figure, kept
+from figures.sentences.gallery import GALLERY, figure, kept, module
 from figures.sentences.reading import Near, OneOf, read_number
 
 TRAINED = 0.025  # of shares, because rounding differs by machine and a training adds it up
 
 
-def toy():
-    """Return the module of the small networks."""
-    if str(GALLERY) not in sys.path:
-        sys.path.insert(0, str(GALLERY))
-    import toy
-
-    return toy
-
+toy = partial(module, "toy")  # the small networks
 
 # ------------------------------------------------------------------------------ reversing symbols
 

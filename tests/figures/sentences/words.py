@@ -1,12 +1,11 @@
 """Sentences of senses and shift, and the numbers that they should name."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 from scipy.stats import binomtest
 
-from figures.sentences.facts import numbered, spearman
+from figures.sentences.facts import by_word, numbered, spearman
 from figures.sentences.proof import of_machine
 from figures.sentences.reading import OneOf, Patterns, agrees, read_number
 
@@ -41,7 +40,7 @@ def chance(facts):
 
 def others_right(facts):
     """Return the share of right ones by the other words alone."""
-    if facts.context_right is None:
+    if facts.context_right is None:  # an older result
         return facts.context.accuracy
     kept, _ = counted(facts)
     return np.asarray(facts.context_right, float)[kept].mean()
@@ -50,7 +49,7 @@ def others_right(facts):
 def p_beyond(facts, state):
     """Return the p-value of a state against the other words alone: a sign test of sentences."""
     if facts.context_right is None:
-        return getattr(facts, "p_beyond", [math.nan])[state]
+        return math.nan
     by_sentence = {}
     gain = np.nan_to_num(np.asarray(facts.right, float)[state] - np.asarray(facts.context_right))
     for one, difference in zip(facts.occurrences, gain, strict=True):
@@ -161,8 +160,6 @@ def margins(facts):
     The centroids, and the mean of all, are of the other sentences.
     """
     vectors, kept = np.asarray(facts.vectors, float), counted(facts)[0]
-    if vectors.shape[1] < len(facts.occurrences):  # of those of a command some are stored
-        return np.asarray(facts.margins, float)
     found = np.full(vectors.shape[:2], math.nan)
     for n in kept:
         one = facts.occurrences[n]
@@ -330,17 +327,6 @@ def senses_legend(facts, said):
     return {"p": facts.p_best}
 
 
-def facts_of_senses(facts):
-    """Return what a command printed of senses, as the fields of a result."""
-    facts.scores = [SimpleNamespace(**one) for one in facts.states]
-    facts.explained, facts.p_beyond = (
-        [one[name] for one in facts.states] for name in ("explained", "p_beyond")
-    )
-    facts.context, facts.context_right = SimpleNamespace(**facts.context_words), None
-    facts.occurrences = [SimpleNamespace(**one) for one in facts.occurrences]
-    return facts
-
-
 # -------------------------------------------------------------------------------------- shift
 
 SHIFT = Patterns()
@@ -376,11 +362,11 @@ class Moved:
             self.total, self.start, self.length = split.total, split.start, split.length
             self.replaced = facts.replaced or [""] * len(facts.words)
         self.whole, self.size = facts.way, facts.size
-        self.credit = self.by_word(by_token)
+        self.credit = by_word(facts, by_token)
         sink = getattr(facts, "sink", None)
         if sink not in (None, facts.at):
             self.credit[sink] = math.nan
-        self.direct = self.by_word(self.table.sum((0, 1)))
+        self.direct = by_word(facts, self.table.sum((0, 1)))
         self.names = numbered(facts.words)
         self.raised = [raised(name) for name in self.names]
         self.sources = [
@@ -388,7 +374,7 @@ class Moved:
             if not special and n not in (facts.at, sink) and facts.rollout[n] > 0
         ]  # fmt: skip
         self.entries = [n for n, other in enumerate(self.replaced) if other]
-        self.parts = self.by_word(by_token)
+        self.parts = by_word(facts, by_token)
         if self.reads_directly:
             self.parts = self.direct.copy()
             self.parts[facts.at] += self.start
@@ -398,11 +384,6 @@ class Moved:
         )
         self.takes = np.asarray(self.causal[self.kind], float)
         self.sign = 1 if self.total >= 0 else -1
-
-    def by_word(self, numbers):
-        numbers = np.asarray(numbers, float)
-        pieces = [[int(n) for n in one] for one in self.facts.positions]
-        return np.stack([numbers[..., one].sum(-1) for one in pieces], -1)
 
     def share(self, number):
         return float(number) / self.whole if self.whole else float(number)

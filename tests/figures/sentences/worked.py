@@ -66,47 +66,23 @@ class Worked:
     """An example, computed once more from the matrices that it gives."""
 
     def __init__(self, facts):
-        self.facts, self.given, self.stages = facts, {}, []
-        arrays = {}
-        if isinstance(facts.stages[0], dict):
-            fields = vars(facts)
-            self.given = {
-                k[: -len("_given")]: np.array(v, float)
-                for k, v in fields.items()
-                if k.endswith("_given")
-            }
-            for one in facts.stages:
-                name = one["name"].replace(" ", "_")
-                arrays[one["name"]] = (
-                    one["sources"],
-                    one["decimals"],
-                    *(
-                        fields.get(f"{name}_{kind}")
-                        for kind in ("printed", "from_inputs", "from_printed", "slack_from_printed")
-                    ),
-                )
-        else:
-            self.given = {one.key: np.array(one.values, float) for one in facts.given}
-            for one in facts.stages:
-                arrays[one.name] = (
-                    one.sources,
-                    one.decimals,
-                    one.printed,
-                    one.from_inputs,
-                    one.from_printed,
-                    one.slack_from_printed,
-                )
+        self.facts, self.stages = facts, []
+        self.given = {one.key: np.array(one.values, float) for one in facts.given}
         ours, linked = dict(self.given), dict(self.given)
-        for name, (sources, decimals, printed, stated, other, slack) in arrays.items():
+        for one in facts.stages:
+            name, other = one.name, one.from_printed
             ours[name], mine = self.compute(name, ours), self.compute(name, linked)
-            assert np.allclose(ours[name], stated), f"{name} is another one"
+            assert np.allclose(ours[name], one.from_inputs), f"{name} is another one"
             assert other is None or np.allclose(mine, other), f"{name} from printed is another one"
-            half = None if decimals is None else 0.5 * 10.0**-decimals + 1e-12
-            one = (None if x is None else np.array(x, float) for x in (printed, slack))
-            shown, slack = one
+            half = None if one.decimals is None else 0.5 * 10.0**-one.decimals + 1e-12
+            shown, slack = (
+                None if x is None else np.array(x, float)
+                for x in (one.printed, one.slack_from_printed)
+            )
             linked[name] = mine if shown is None else shown[:, : mine.shape[1]]
+            from_printed = mine if one.sources else None
             self.stages.append(
-                Stage(name, ours[name], mine if sources else None, shown, half, slack, sources)
+                Stage(name, ours[name], from_printed, shown, half, slack, one.sources)
             )
 
     def compute(self, name, known):
