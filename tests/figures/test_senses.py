@@ -12,26 +12,15 @@ from readable_text import LIGHT, check_layout, visible_texts
 import attnviz
 
 
-class Made(dict):
-    """What a function makes of each key that is asked for, once."""
-
-    def __init__(self, make):
-        self.make = make
-
-    def __missing__(self, key):
-        self[key] = self.make(key)
-        return self[key]
+@pytest.fixture(scope="module")
+def bank(model):
+    return attnviz.senses("bank", model=model)
 
 
 @pytest.fixture(scope="module")
-def results(model):
-    return Made(lambda word: attnviz.senses(word, model=model))
-
-
-@pytest.fixture(scope="module")
-def figures(results):
-    """Return the figure of each word, only to look at."""
-    return Made(lambda word: attnviz.plot.senses(results[word]))
+def drawn_bank(bank):
+    """The figure of the word, only to look at."""
+    return attnviz.plot.senses(bank)
 
 
 def words_on(figure):
@@ -71,8 +60,8 @@ def rows_of(figure):
 
 
 @pytest.mark.parametrize("width", [89, 183])
-def test_each_thread_ends_in_its_own_sentence(results, width):
-    result = results["bank"]
+def test_each_thread_ends_in_its_own_sentence(bank, width):
+    result = bank
     figure = attnviz.plot.senses(result, width=width)
     threads, leaders, rows = drawn(figure, "thread"), drawn(figure, "leader"), rows_of(figure)
     assert set(threads) == set(leaders) == set(range(len(result.occurrences)))
@@ -90,32 +79,32 @@ def test_each_thread_ends_in_its_own_sentence(results, width):
     assert apart.min() * 72 > 6.8  # points: more than a line
 
 
-def test_the_scale_gives_the_margin_at_the_end_of_each_thread(results, figures):
-    result, threads = results["bank"], drawn(figures["bank"], "thread")
-    small = [text for text, _ in visible_texts(figures["bank"]) if text.get_fontsize() == 5]
+def test_the_scale_gives_the_margin_at_the_end_of_each_thread(bank, drawn_bank):
+    result, threads = bank, drawn(drawn_bank, "thread")
+    small = [text for text, _ in visible_texts(drawn_bank) if text.get_fontsize() == 5]
     marks = [text for text in small if text.get_text() != "margin"]
     assert len(marks) < len(small)
     heights, margins = zip(
         *sorted((text.get_position()[1], float(text.get_text())) for text in marks), strict=True
     )
     ends = [end_of(threads[n]) for n in range(len(result.occurrences))]
-    zero = end_of(lines_of(figures["bank"], "decision")[0])
+    zero = end_of(lines_of(drawn_bank, "decision")[0])
     slope = margins[0] / (zero - heights[0])  # the second sense is mirrored
     assert slope == pytest.approx(margins[-1] / (heights[-1] - zero), rel=1e-6)
     found = slope * (zero - np.array(ends))
     assert found == pytest.approx(result.heights[-1].numpy(), abs=1e-6)
 
 
-def test_the_second_sense_lies_below_the_decision(results, figures):
-    result, threads = results["bank"], drawn(figures["bank"], "thread")
-    (decision,) = lines_of(figures["bank"], "decision")
+def test_the_second_sense_lies_below_the_decision(bank, drawn_bank):
+    result, threads = bank, drawn(drawn_bank, "thread")
+    (decision,) = lines_of(drawn_bank, "decision")
     for n, one in enumerate(result.occurrences):
         above = threads[n].get_ydata() < end_of(decision)
         assert (above == ((result.right[:, n] == 1).numpy() == (one.sense == "river"))).all()
 
 
-def test_sentences_that_end_on_the_wrong_side_are_dashed_and_open(results):
-    result = results["bank"]
+def test_sentences_that_end_on_the_wrong_side_are_dashed_and_open(bank):
+    result = bank
     right = result.right.clone()
     right[-1, 3] = 0
     figure = attnviz.plot.senses(replace(result, right=right))
@@ -127,8 +116,7 @@ def test_sentences_that_end_on_the_wrong_side_are_dashed_and_open(results):
     assert "Dashed" not in said_on(attnviz.plot.senses(result))
 
 
-def test_what_a_decoder_does_not_read_is_gray_and_sentences_alike_have_no_thread(results):
-    bank = results["bank"]
+def test_what_a_decoder_does_not_read_is_gray_and_sentences_alike_have_no_thread(bank):
     notes = ("the model reads from left to right: the word attends only to words before it",)
     right = bank.right.clone()
     right[:, [0, 2, 10, 12]] = float("nan")
@@ -147,8 +135,8 @@ def test_what_a_decoder_does_not_read_is_gray_and_sentences_alike_have_no_thread
     assert "alike" not in said_on(attnviz.plot.senses(bank))
 
 
-def test_of_many_sentences_a_sample_is_written_and_the_figure_says_so(results):
-    bank, times = results["bank"], 4
+def test_of_many_sentences_a_sample_is_written_and_the_figure_says_so(bank):
+    times = 4
     many = replace(
         bank,
         occurrences=tuple(
@@ -193,11 +181,11 @@ def test_three_senses_have_a_strip_each_with_its_share(model):
     assert max(ends[1]) < min(ends[2])
 
 
-def test_a_sentence_is_cut_around_its_word(results):
+def test_a_sentence_is_cut_around_its_word(bank):
     text = "On the far side of a very long road, the old bank of the town kept its coins in a vault"
     start = text.index("bank")
     attended = {"attended": (("coins", 1.0),), "strongest": "coins"}
-    one = results["bank"].occurrences[0]
+    one = bank.occurrences[0]
     one = replace(one, sentence=text, start=start, end=start + 4, **attended)
     parts = one.parts(lambda shown: len(shown) <= 40)
     assert "".join(text for text, _ in parts) == "…old bank of the town kept its coins in…"
@@ -207,8 +195,7 @@ def test_a_sentence_is_cut_around_its_word(results):
     assert "".join(text for text, _ in one.parts(lambda shown: True)) == text
 
 
-def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(results):
-    bank = results["bank"]
+def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(bank):
     accuracies = [score.accuracy for score in bank.scores]
     assert accuracies.count(max(accuracies)) == 3
     assert bank.best == accuracies.index(max(accuracies)) == 2
@@ -226,9 +213,9 @@ def planes(figure):
 
 @pytest.mark.parametrize(("best", "count", "width"), [(0, 2, 89), (6, 2, 183), (3, 3, 40)])
 def test_details_show_the_planes_of_the_word_alone_of_the_best_and_of_the_output(
-    results, best, count, width
+    bank, best, count, width
 ):
-    result = replace(results["bank"], best=best, alike=(4,))
+    result = replace(bank, best=best, alike=(4,))
     figure = attnviz.plot.senses(result, width=width, details=True)
     check_layout(figure)
     assert len(planes(figure)) == count
@@ -244,9 +231,9 @@ def test_details_show_the_planes_of_the_word_alone_of_the_best_and_of_the_output
         assert (x1 - x0) / box.width == pytest.approx((y1 - y0) / box.height, rel=1e-3)
 
 
-def test_unusual_names_and_sentences_are_drawn_literally(results):
+def test_unusual_names_and_sentences_are_drawn_literally(bank):
     names = ("$a_1$", "an uncommonly long name for a sense " * 3)
-    found = results["bank"]
+    found = bank
     renamed = [
         replace(one, sense=names[found.senses.index(one.sense)], strongest="$x^2$")
         for one in found.occurrences
@@ -260,8 +247,8 @@ def test_unusual_names_and_sentences_are_drawn_literally(results):
     assert "…" in said_on(figure)
 
 
-def test_a_deep_model_has_a_strip_of_accuracy_and_names_some_layers(results):
-    found, many = results["bank"], 33
+def test_a_deep_model_has_a_strip_of_accuracy_and_names_some_layers(bank):
+    found, many = bank, 33
     deep = replace(
         found,
         scores=(found.scores * 5)[:many],

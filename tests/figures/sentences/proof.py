@@ -231,6 +231,3 @@ def media_source(facts, said):
     given = facts.provenance.image or facts.provenance.audio
     what, _, size = given.partition(" (")
     return {"what": what.capitalize(), "size": size.rstrip(")"), "model": facts.provenance.model}
-
-
-# --------------------------------------------------------------------- verify in a terminal
