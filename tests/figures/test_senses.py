@@ -10,6 +10,8 @@ from matplotlib.text import Text
 from readable_text import LIGHT, check_layout, visible_texts
 
 import attnviz
+from figures.sentences.facts import facts_of
+from figures.sentences.words import margins
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +79,16 @@ def test_each_thread_ends_in_its_own_sentence(bank, width):
     assert ends == sorted(ends)  # no leader crosses another
     apart = np.diff(sorted(rows))
     assert apart.min() * 72 > 6.8  # points: more than a line
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_margins_are_differences_of_cosines_without_the_sentence_itself(model, raw):
+    for senses in (THREE, {name: THREE[name] for name in ("river", "money")}):
+        result = attnviz.senses("bank", senses, model=model, raw=raw)
+        np.testing.assert_allclose(result.margins, margins(facts_of(result)), atol=1e-9)
+        signs = [-1 if len(senses) == 2 and one.sense == "money" else 1
+                 for one in result.occurrences]  # fmt: skip
+        np.testing.assert_allclose(result.heights, result.margins * torch.tensor(signs))
 
 
 def test_the_scale_gives_the_margin_at_the_end_of_each_thread(bank, drawn_bank):

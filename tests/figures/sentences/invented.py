@@ -78,7 +78,7 @@ def senses(generator):
     accuracies = [one.accuracy for one in scores]
     best = accuracies.index(max(accuracies))
     changed = altered(result, right=right, context_right=others, scores=tuple(scores), best=best,
-                      context=context, raw=seed % 2 == 1)  # fmt: skip
+                      context=context)  # fmt: skip
     yield in_terminal("senses", SENSES, *both(changed))
 
 
