@@ -200,6 +200,7 @@ def of_result(patterns, stem, facts):
 def notes(stem, model):
     """Yield the patterns of what a script writes: all its texts, with the names in them."""
     pattern, slots = said_in(stem, text_of(stem))
+    assert slots is not None, f"{stem} is not its docstring"
     said = dict(zip(NAME.findall(pattern.template), slots.values(), strict=True))
     values = check_of(stem)[0](model, said)
     for node in ast.walk(script(stem)):
