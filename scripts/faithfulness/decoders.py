@@ -28,7 +28,7 @@ import attnviz
 from attnviz.analyses.explain.compute import find_prediction
 from attnviz.attribution.decomposition import decompose
 from attnviz.attribution.interventions import common_words, intervene
-from attnviz.attribution.methods import METHODS, Method, compute_methods
+from attnviz.attribution.methods import METHODS, Method, attempt
 from attnviz.attribution.ranking import consensus, spearman, sum_pieces
 from attnviz.attribution.reference import Reading, gate_of, make_reference, read
 from attnviz.attribution.target import Readout, Score, Target
@@ -114,12 +114,13 @@ def judge(
         forward, _ = _time(lambda: run_whole(target), 3)
         attributions, forwards, notes = {}, {}, []
         with tokens_read(readout.module) as tokens:
-            for name in methods:
+            for name, method in methods.items():
                 alone = replace(score, computed={})
-                took, (scores, left_out) = _time(partial(compute_methods, [name], alone, methods))
-                notes += left_out
-                if name in scores:
-                    attributions[name] = sum_pieces(scores[name], sources)
+                took, (scores, reason) = _time(partial(_attribute, method, alone))
+                if scores is None:
+                    notes.append(f"{name} is left out: {reason}")
+                else:
+                    attributions[name] = sum_pieces(scores, sources)
                     forwards[name] = took / forward
         draws = common_words(model)
         expect_separate(tokens - set(target.ids[0].tolist()), draws)
@@ -129,6 +130,14 @@ def judge(
     effects = {name: change.mean(1) @ axis for name, change in changes.items()}
     effects["consensus"] = consensus(effects, list(range(len(sources))))
     return Judged(attributions, effects, forwards, split.credit_error, notes)
+
+
+def _attribute(method: Method, score: Score) -> tuple[Tensor | None, str]:
+    """Return the attribution of a method, (T,), or None and the reason."""
+    scores, reason = attempt(lambda: method(score).detach().double().cpu())
+    if scores is not None and not scores.isfinite().all():
+        return None, "it is nan or infinite"
+    return scores, reason
 
 
 @contextmanager
