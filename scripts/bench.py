@@ -201,8 +201,11 @@ def faithfulness(
         ),
     ] = None,
     task: Annotated[
-        Literal["senses", "shift", "next-token"],
-        typer.Option(help="Axes of senses in MiniLM; shifts or next tokens in SmolLM2."),
+        Literal["senses", "shift", "next-token", "reactions"],
+        typer.Option(
+            help="Axes of senses in MiniLM; shifts or next tokens in SmolLM2; centers of reactions "
+            "in rxnfp, a truth that no change of the input defines."
+        ),
     ] = "senses",
     step: Annotated[int, typer.Option(min=1, help="Take every n-th text.")] = 1,
     peers: Annotated[
@@ -213,12 +216,17 @@ def faithfulness(
         typer.Option(help="JSON lines, one a text: an interrupted --task goes on from there."),
     ] = None,
 ) -> None:
-    """Compare attribution methods with interventions."""
+    """Compare attribution methods with interventions, or with the centers of reactions."""
     from faithfulness import evaluate_all, read, show
     from faithfulness.decoders import evaluate, show_decoder
 
     console = Console()
     wide = Console(width=max(console.width, 150))
+    if task == "reactions":
+        from faithfulness import reactions
+
+        reactions.show(reactions.evaluate(sentences, step=step, store=store), wide)
+        return
     if task != "senses":
         judged = evaluate(task, sentences, step=step, peers=peers, store=store)
         show_decoder(judged, f"{task} in SmolLM2", wide)

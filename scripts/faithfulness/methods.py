@@ -71,6 +71,7 @@ METHODS: dict[str, Method] = {
             "attention-value-norm",
             "direct-attribution",
             "gradient-input",
+            "late-rollout",
             "value-zeroing",
         )
     },

@@ -86,9 +86,9 @@ def explain(
     methods : str or sequence of str, optional
         Attribution methods to compute beside the decomposition: "attention-flow",
         "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
-        "gradient-input", "integrated-gradients", "partial-split", "raw-attention", "rollout" or
-        "value-zeroing". A method that the model does not support is left out, with a note. By
-        default "partial-split", the mean over references in which some words are hidden.
+        "gradient-input", "integrated-gradients", "late-rollout", "partial-split", "raw-attention",
+        "rollout" or "value-zeroing". A method that the model does not support is left out, with a
+        note. By default "partial-split", the mean over references in which some words are hidden.
     heads : bool, default False
         Also measure what the prediction loses without each head, estimated from the gradient and
         exactly for the thirty largest, and compute what each layer would predict (logit lens).

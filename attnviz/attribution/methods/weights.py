@@ -52,6 +52,14 @@ def rollout(score: Score) -> Tensor:
     return multiply_layers(weights_of(score))[list(score.readout.positions)].mean(0)
 
 
+@method("late-rollout")
+def late_rollout(score: Score) -> Tensor:
+    """Return the attention rollout through the last third of the layers."""
+    weights = list(weights_of(score))
+    late = multiply_layers(weights[len(weights) * 2 // 3 :])
+    return late[list(score.readout.positions)].mean(0)
+
+
 def weights_of(score: Score) -> Iterator[Tensor]:
     """Yield the weights of each attention between all tokens, (H, T, T), from the first layer on.
 

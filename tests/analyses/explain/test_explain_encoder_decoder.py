@@ -15,8 +15,8 @@ PREFIX = "a tree stood by the stone and it was"  # as long, and the shapes of al
 D = 16
 READ, HELD, WRITTEN = 0, 1, 2  # dimensions of the residual stream
 COMPARED = ["attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
-            "gradient-attention", "gradient-input", "integrated-gradients", "partial-split",
-            "raw-attention", "rollout"]  # fmt: skip
+            "gradient-attention", "gradient-input", "integrated-gradients", "late-rollout",
+            "partial-split", "raw-attention", "rollout"]  # fmt: skip
 
 
 def handmade(tokenizer, word, *, through):

@@ -18,8 +18,8 @@ CASH = "The bank was full of cash."
 ROW = 2
 NAMES = (
     "attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
-    "gradient-attention", "gradient-input", "integrated-gradients", "partial-split",
-    "raw-attention", "rollout", "split", "value-zeroing",
+    "gradient-attention", "gradient-input", "integrated-gradients", "late-rollout",
+    "partial-split", "raw-attention", "rollout", "split", "value-zeroing",
 )  # fmt: skip
 
 
@@ -50,6 +50,22 @@ def test_gradient_attention_matches_the_weights_from_transformers(model, bank):
     total = torch.stack(products).sum(0).detach()
     expected = (total - total.diag().diag()).sum(0).double()
     assert_close(bank.methods["gradient-attention"], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_late_rollout_is_the_product_of_the_last_third_of_the_layers(model, bank):
+    ids = model.tokenizer(CASH, return_tensors="pt")
+    module = model.module
+    before = module.config._attn_implementation
+    module.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            attentions = module(**ids, output_attentions=True).attentions
+    finally:
+        module.set_attn_implementation(before)
+    assert len(attentions) == 6
+    identity = torch.eye(len(bank.words), dtype=torch.float64)
+    fourth, fifth = ((one[0].double().mean(0) + identity) / 2 for one in attentions[4:])
+    assert_close(bank.methods["late-rollout"], (fifth @ fourth)[ROW], atol=1e-6, rtol=1e-5)
 
 
 def test_integrated_gradients_add_up_to_the_difference_from_masked_words(model, bank):
