@@ -31,20 +31,20 @@ assert stage("weights").from_printed_follows.all()
 assert stage("head output").from_printed_follows.all()
 keys, values = rows_off("K"), rows_off("V")
 count = worked.count()
-decidable, links = count["printed"] - count["untold"], count["linked"]
-follow_from_inputs, follow_from_printed = count["from_inputs"], count["from_printed"]
-rounded = count["within_rounding"]
+linked = [one for one in worked.stages if one.from_printed_follows is not None]
+links = sum(one.from_printed_follows.numel() for one in linked)
+follow_from_printed = sum(int(one.from_printed_follows.sum()) for one in linked)
+rounded = follow_from_printed - sum(int(one.from_printed_exactly.sum()) for one in linked)
+follow_from_inputs = count["follows exactly"] + count["within rounding"]
+decidable = sum(count.values()) - count["cannot be checked"]
 slip = " and ".join(
     f"the score ({worked.tokens[i]}, {worked.tokens[j]})"
     for i, j in (~stage("scores").from_printed_follows).nonzero().tolist()
 )
 
 cat = attnviz.example("cat")
-small_title, small_right, small_printed = (
-    cat.title,
-    cat.count()["from_inputs"],
-    cat.count()["printed"],
-)
+small = cat.count()
+small_title, small_right, small_printed = cat.title, small["follows exactly"], sum(small.values())
 
 wrong = sum(int((stage.states == "does not follow").sum()) for stage in worked.stages[:4])
 fig = attnviz.plot.example(worked, caption="none")
@@ -52,8 +52,8 @@ title, subtitle, *_ = fig.texts
 title.set_text(__doc__.splitlines()[0].format(wrong=wrong))
 subtitle.set_text(f"A lesson on “{sentence}”: one of its two heads, as printed and as computed")
 *_, copied = (text for text in fig.texts if "inherit" in text.get_text())
-copied.set_text("copied from stage 7")
+copied.set_text(f"printed: copied from stage 7, {count['cannot be checked']} cannot be checked")
 source = "each stage is computed from what is given and, if something is printed before it, from"
 source += " the nearest printed stages"
-parts = worked.conclusion(), "own code in float64, no model", source
+parts = worked.summary(), "own code in float64, no model", source
 fig = attnviz.plot.add_caption(fig, text=parts)

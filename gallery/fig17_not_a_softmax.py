@@ -15,8 +15,24 @@ worked = attnviz.example("likes")
 follows = stage.from_inputs_follows
 flagged, cells = int((~follows).sum()), follows.numel()
 
-(proof,) = stage.notes
-assert proof.startswith("No scale of the scores gives these weights")
+
+def scale_of(j, k, sign):
+    """Return the largest (1) or the smallest (-1) scale for two weights of the first row.
+
+    In a softmax, log(w_j / w_k) = scale · (s_j - s_k), and a printed weight is rounded to 0.01.
+    """
+    scores, weights = worked.given[0].values[0], stage.printed[0]
+    ratio = (weights[j] + sign * 0.005) / (weights[k] - sign * 0.005)
+    return float(ratio.log() / (scores[j] - scores[k]))
+
+
+least, most = scale_of(1, 2, -1), scale_of(0, 1, 1)
+assert most < least
+one, two, three = (f"“{token}”" for token in worked.tokens)
+proof = (
+    f"No scale of the scores gives these weights: {two} and {three} (row {one}) need a scale of at "
+    f"least {least:.2f}, {one} and {two} (row {one}) need one of at most {most:.2f}"
+)
 
 difference = (stage.from_inputs - stage.printed).abs()
 i, j = divmod(int(difference.argmax()), len(stage.columns))
@@ -27,5 +43,5 @@ text = " ".join(worked.tokens)
 assert flagged == cells
 fig = attnviz.plot.example(worked, width=150, caption="none")
 fig.texts[0].set_text(__doc__.splitlines()[0].format(cells=cells, text=text))
-parts = worked.conclusion(), "own code in float64, no model"
+parts = worked.summary(), "own code in float64, no model"
 fig = attnviz.plot.add_caption(fig, text=parts)

@@ -72,8 +72,8 @@ def test_frames_have_the_color_of_the_state_of_their_cell(worked):
             cells["inherited"] += int((linked & ~follows).sum())
             cells["within rounding"] += int((linked & follows & ~stage.from_printed_exactly).sum())
     for state, name, color in (
-        ("does not follow", "wrong: an error begins here", LIGHT.claim),
-        ("inherited", "inherits an error", LIGHT.gray),
+        ("does not follow", "wrong", LIGHT.claim),
+        ("inherited", "inherit errors", LIGHT.gray),
         ("within rounding", "within rounding", LIGHT.cycle[2]),
     ):
         assert len(framed(figure, color)) == cells[state]

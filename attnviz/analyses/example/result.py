@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -22,51 +22,30 @@ from attnviz.results.text import counted, literal, plain_table
 _LABEL = 12  # characters of a row's or a column's label in a terminal
 
 # The states of a printed cell. One that is inherited follows only from printed stages before it.
-STATES = "does not follow", "inherited", "within rounding", "follows exactly"
-DIFFERS, INHERITED, ROUNDED, EXACT = STATES
-_COUNTED = {DIFFERS: "wrong", INHERITED: "inherit errors", ROUNDED: ROUNDED}
-_MARKS = {DIFFERS: "≠", INHERITED: "↳", ROUNDED: "≈"}
-_STYLES = {DIFFERS: "bold red", INHERITED: "dim", ROUNDED: "yellow"}
+DIFFERS, INHERITED, ROUNDED = "does not follow", "inherited", "within rounding"
+UNTOLD, EXACT = "cannot be checked", "follows exactly"
+# The mark of a state in a terminal, and how its cells are counted.
+STATES = {
+    DIFFERS: ("≠", "wrong"),
+    INHERITED: ("↳", "inherit errors"),
+    ROUNDED: ("≈", ROUNDED),
+    UNTOLD: ("?", UNTOLD),
+    EXACT: ("", "follow exactly"),
+}
+PRINTED = "printed"  # the key of a matrix with states
 
 Labels: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Matrix:
-    """A matrix as it is shown, and the states of its cells if it is compared with others."""
-
-    source: str
-    values: Tensor
-    texts: Sequence[Sequence[str]]
-    rows: Labels
-    columns: Labels
-    states: NDArray[np.str_] | None = None
-
-    @property
-    def heading(self) -> tuple[str, str]:
-        """What it is, and its source or how many cells have which state."""
-        if self.source.startswith("from "):
-            return "computed", self.source
-        if self.states is None:
-            return self.source, ""
-        counts = {of: np.count_nonzero(self.states == state) for state, of in _COUNTED.items()}
-        said = ", ".join(f"{count} {of}" for of, count in counts.items() if count)
-        return self.source, said or "all follow"
-
-
 @documented
 class GivenMatrix(Savable):
-    """A matrix that an example gives, with labels."""
+    """A matrix with labels, as an example gives it or as it is shown."""
 
-    key: str = doc('Its name: "X" or "W_q".')
+    key: str = doc('Its name, "X" or "W_q", or where it is from.')
     rows: tuple[str, ...] = doc("The labels of the m rows.")
     columns: tuple[str, ...] = doc("The labels of the n columns.")
     values: Tensor = doc("(m, n), float64.")
     texts: tuple[tuple[str, ...], ...] = doc("The numbers with the digits of the file.")
-
-    def matrix(self, source: str = "") -> Matrix:
-        """Return the matrix as it is shown."""
-        return Matrix(source, self.values, self.texts, self.rows, self.columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,40 +91,43 @@ class ReplayedStage(Savable):
 
     @property
     def states(self) -> NDArray[np.str_]:
-        """The state of each printed cell, one of `STATES`, (m, n); empty without any."""
-        exactly = self.from_inputs_follows
-        if exactly is None:
+        """The state of each printed cell, (m, p); empty without any."""
+        follows = self.from_inputs_follows
+        if self.printed is None or follows is None:
             return np.empty((0, 0), np.str_)
-        follows, nearly = exactly, exactly
-        if self.from_printed_follows is not None and self.from_printed_exactly is not None:
-            follows, nearly = self.from_printed_follows, self.from_printed_exactly
-        cases = [(~follows & ~exactly).numpy(), ~exactly.numpy(), (follows & ~nearly).numpy()]
-        return np.select(cases, STATES[:3], EXACT)
+        linked, exactly = self.from_printed_follows, self.from_printed_exactly
+        if linked is None or exactly is None:
+            linked = exactly = follows
+        begins = self.slips and bool(linked.all())  # no printed stage before it has an error
+        wrong = ~follows & (~linked | begins)
+        cases = [wrong.numpy(), ~follows.numpy(), (linked & ~exactly).numpy()]
+        states = np.full(self.printed.shape, UNTOLD)
+        states[:, : follows.shape[1]] = np.select(cases, [DIFFERS, INHERITED, ROUNDED], EXACT)
+        return states
 
     def _follows(self, ours: Tensor | None, slack: Tensor | None) -> Tensor | None:
         if self.printed is None or ours is None or slack is None:
             return None
         return (ours - self.printed[:, : ours.shape[1]]).abs() <= slack
 
-    def about(self) -> dict[str, Any]:
-        """Return the facts about the stage beside its arrays, as types of JSON."""
-        return described(self, "name title formula decimals slips rows columns sources notes")
+    def count(self) -> dict[str, int]:
+        """Count the printed cells by their state."""
+        return {state: int((self.states == state).sum()) for state in STATES}
 
-    def matrices(self) -> list[Matrix]:
+    def matrices(self) -> list[GivenMatrix]:
         """Return the printed matrix and ours from both sources, with one more digit."""
         digits = 3 if self.decimals is None else self.decimals + 1
-        ours = {"from the inputs": self.from_inputs}
-        if self.from_printed is not None:
-            ours[f"from printed {' and '.join(self.sources)}"] = self.from_printed
+        n = self.from_inputs.shape[1]
         matrices = []
         if self.printed is not None:
             cells = self.printed.clone()
-            cells[:, self.from_inputs.shape[1] :] = torch.nan  # they cannot be checked
-            shown = cells, self.texts, self.rows, self.columns, self.states
-            matrices.append(Matrix("printed", *shown))
-        for source, values in ours.items():
-            texts = [[f"{x:.{digits}f}" for x in row] for row in values.tolist()]
-            matrices.append(Matrix(source, values, texts, self.rows, self.columns))
+            cells[:, n:] = torch.nan  # they cannot be checked
+            matrices.append(GivenMatrix(PRINTED, self.rows, self.columns, cells, self.texts))
+        linked = f"from printed {joined(self.sources)}", self.from_printed
+        for source, values in ("from the inputs", self.from_inputs), linked:
+            if values is not None:
+                texts = tuple(tuple(f"{x:.{digits}f}" for x in row) for row in values.tolist())
+                matrices.append(GivenMatrix(source, self.rows, self.columns[:n], values, texts))
         return matrices
 
 
@@ -174,25 +156,9 @@ class ExampleResult(Result):
         return f"ExampleResult({self.name!r}, {len(self.stages)} stages, {self.summary()})"
 
     def count(self) -> dict[str, int]:
-        """Count the printed cells: all, unchecked ones, and those that follow from each source.
-
-        `linked` counts the cells that have printed stages before them, and `within_rounding` those
-        of `from_printed` that do not follow exactly.
-        """
-
-        def total(kind: str, of: Callable[[Tensor], Any] = Tensor.sum) -> int:
-            arrays = (getattr(stage, kind) for stage in self.stages)
-            return int(sum(of(array) for array in arrays if array is not None))
-
-        printed, follow = total("printed", Tensor.numel), total("from_printed_follows")
-        return {
-            "printed": printed,
-            "untold": printed - total("from_inputs_follows", Tensor.numel),
-            "from_inputs": total("from_inputs_follows"),
-            "linked": total("from_printed_follows", Tensor.numel),
-            "from_printed": follow,
-            "within_rounding": follow - total("from_printed_exactly"),
-        }
+        """Count the printed cells by their state."""
+        counts = [stage.count() for stage in self.stages]
+        return {state: sum(of[state] for of in counts) for state in STATES}
 
     @property
     def slips(self) -> tuple[str, ...]:
@@ -200,45 +166,20 @@ class ExampleResult(Result):
         return tuple(stage.name for stage in self.stages if stage.slips)
 
     def summary(self) -> str:
-        """Return in one line how many printed cells follow from each source."""
-        n = self.count()
-        if not n["printed"]:
-            return "nothing is printed to compare with"
-        checked = n["printed"] - n["untold"]
-        parts = [f"{n['from_inputs']} of {checked} printed cells follow from the inputs"]
-        if n["linked"]:
-            linked = f"{n['from_printed']} of {n['linked']}"
-            parts.append(f"{linked} follow from the printed stages before them")
-        if n["within_rounding"]:
-            parts[-1] += f" ({n['within_rounding']} of these only {ROUNDED})"
-        if n["untold"]:
-            parts.append(f"{n['untold']} cannot be checked")
-        return ", ".join(parts)
+        """Return in one line how many printed cells have which state, and the slips."""
+        slips = f"; slips: {', '.join(self.slips)}" if self.slips else ""
+        return verdict(self.count()) + slips
 
     def finding(self) -> str:
         """Return as a title which printed numbers are wrong, and how many inherit that."""
-        n = self.count()
-        if not (checked := n["printed"] - n["untold"]):
-            return self.title
-        if n["from_inputs"] == checked:
-            return f"All {checked} printed numbers of the example follow from its inputs"
-        shown = [one for one in self.stages if one.printed is not None]
-        states = {re.sub(r" \w$", "", one.title).lower(): one.states for one in shown}
-        if len(states) == 1 and not n["from_inputs"]:
-            source = self.given[0].key if len(self.given) == 1 else "inputs"
-            return f"None of the example's {checked} {joined([*states])} follows from its {source}"
-        if not (wrong := [noun for noun, of in states.items() if DIFFERS in of]):
-            return f"All {checked} printed numbers of the example follow from those before them"
-        cells = [str(state) for of in states.values() for state in of.flat]
-        more = f", and {counted(cells.count(INHERITED), 'inherited one')}" * (INHERITED in cells)
-        return (
-            f"The example has {counted(cells.count(DIFFERS), 'error')} in its {joined(wrong)}{more}"
-        )
-
-    def conclusion(self) -> str:
-        """Return the summary, and the stages that have slips."""
-        slips = f" Slips: {', '.join(self.slips)}." if self.slips else ""
-        return f"{self.summary().capitalize()}.{slips}"
+        counts = self.count()
+        follow, inherited = counts[EXACT] + counts[ROUNDED], counts[INHERITED]
+        if not self.slips:
+            text = f"All {follow} printed numbers of the example follow from its inputs"
+            return text if follow else self.title
+        nouns = [re.sub(r" \w$", "", one.title).lower() for one in self.stages if one.slips]
+        more = f", and {counted(inherited, 'inherited one')}" if inherited else ""
+        return f"The example has {counted(counts[DIFFERS], 'error')} in its {joined(nouns)}{more}"
 
     def to_arrays(self) -> dict[str, Tensor]:
         """Return what the example gives, and what is printed and recomputed of each stage."""
@@ -252,36 +193,38 @@ class ExampleResult(Result):
 
     def about(self) -> dict[str, Any]:
         """Return how many printed cells follow, and the facts about each stage."""
+        stage = "name title formula decimals slips rows columns sources notes"
         return {
             "example": self.name,
             "title": self.title,
             "summary": self.summary(),
             "counts": self.count(),
             "slips": list(self.slips),
-            "stages": [stage.about() for stage in self.stages],
+            "stages": [described(one, stage) for one in self.stages],
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(literal(self.title, 120), "bold")
-        if any(stage.printed is not None for stage in self.stages):
-            marks = ", ".join(f"{mark} {_COUNTED[state]}" for state, mark in _MARKS.items())
-            yield Text(f"{marks}, no mark: {EXACT}", "dim")
+        marks = (f"{mark or 'no mark:'} {said}" for mark, said in STATES.values())
+        yield Text(", ".join(marks), "dim")
         for given in self.given:
-            yield Text(f"\n{given.key}, given", "bold")
-            yield _table([given.matrix()])
+            yield Text("")
+            yield _table([given], np.empty((0, 0), np.str_))
         for number, stage in enumerate(self.stages, start=1):
             yield Text(f"\n{number}  {stage.title}   {stage.formula}", "bold")
-            yield _table(stage.matrices())
-            for matrix in stage.matrices():
-                if matrix.states is not None:
-                    look = "bold red" if DIFFERS in matrix.states else ""
-                    yield Text(": ".join(matrix.heading), look)
-            for note in stage.notes:
-                yield Text(literal(note, 2000), "dim")
-        yield Text(f"\n{self.conclusion()}", "bold")
+            yield _table(stage.matrices(), stage.states)
+            for line in (verdict(stage.count()), *stage.notes):
+                yield Text(literal(line, 2000))
+        yield Text(f"\n{self.summary()}", "bold")
 
 
-def _table(matrices: Sequence[Matrix]) -> Table:
+def verdict(counts: dict[str, int]) -> str:
+    """Return how many printed cells have which state."""
+    said = ", ".join(f"{count} {STATES[state][1]}" for state, count in counts.items() if count)
+    return f"printed: {said}" if said else "nothing is printed"
+
+
+def _table(matrices: Sequence[GivenMatrix], states: NDArray[np.str_]) -> Table:
     """Return the numbers of matrices that have the same rows, each row below the other."""
     table = plain_table(("", ""))
     for label in matrices[0].columns:
@@ -289,9 +232,9 @@ def _table(matrices: Sequence[Matrix]) -> Table:
     for i, label in enumerate(matrices[0].rows):
         for matrix in matrices:
             cells = [Text(text) for text in matrix.texts[i]]
-            for j, state in enumerate(() if matrix.states is None else matrix.states[i]):
-                if state in _MARKS:
-                    cells[j] = Text(f"{_MARKS[state]}{cells[j]}", _STYLES[state])
+            for j, state in enumerate(states[i] if matrix.key == PRINTED else ()):
+                mark, _ = STATES[state]
+                cells[j] = Text(f"{mark}{cells[j]}", "bold red" if state == DIFFERS else "")
             row = literal(label, _LABEL) if matrix is matrices[0] else ""
-            table.add_row(Text(row), matrix.source, *cells)
+            table.add_row(Text(row), matrix.key, *cells)
     return table

@@ -1,6 +1,7 @@
 """Sentences of example, and the numbers that they should name."""
 
 import math
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -8,7 +9,6 @@ import numpy as np
 from figures.sentences.reading import OneOf, Patterns
 
 EXAMPLE = Patterns()
-COARSE = 5  # half units of the last digit: more is too coarse for a closer check
 TITLES = {
     "Q": "Queries Q", "K": "Keys K", "V": "Values V", "scores": "Scores",
     "scaled scores": "Scaled scores", "weights": "Weights W",
@@ -60,6 +60,18 @@ class Stage:
     @property
     def untold(self):
         return 0 if self.printed is None else self.printed[:, self.ours.shape[1] :].size
+
+    def states(self):
+        """Return how many printed cells have which state."""
+        rounded = 0
+        if self.exactly is not None:
+            rounded = int((self.follows & self.linked_follows & ~self.exactly).sum())
+        states = {
+            "wrong": self.begins, "inherit": self.inherits, "rounded": rounded,
+            "untold": self.untold,
+        }  # fmt: skip
+        cells = 0 if self.printed is None else self.printed.size
+        return Counter({**states, "exact": cells - sum(states.values())})
 
 
 class Worked:
@@ -133,36 +145,45 @@ def worked_out(facts):
 
 
 @EXAMPLE.sentence(
-    "<some> of <all> printed cells follow from the inputs[[, <linked> of <before> follow from the "
-    "printed stages before them]][[ (<rounded> of these only within rounding)]][[, <untold> cannot "
-    "be checked]][[.]][[ Slips: <slips:*>.]]"
+    "<what:printed|Printed>: [[<wrong> wrong]][[, ]][[<inherit> inherit errors]][[, ]]"
+    "[[<rounded> within rounding]][[, ]][[<untold> cannot be checked]][[, ]]"
+    "[[<exact> follow exactly]][[; slips: <slips:*>]][[.]]"
 )
-def example_summary(facts, said):
+def example_states(facts, said):
+    """The cells of one stage, or those of all with the slips."""
     worked = worked_out(facts)
-    rounded = worked.count("linked_follows") - worked.count("exactly")
-    untold, before = worked.count("untold"), worked.cells("linked_follows")
-    return {
-        "some": worked.count("follows"), "all": worked.cells("follows"),
-        "linked": worked.count("linked_follows") if before else None, "before": before or None,
-        "rounded": rounded or None, "untold": untold or None,
-        "slips": OneOf([None, ", ".join(worked.slips)]),
-    }  # fmt: skip
+    of_each = [one.states() for one in worked.stages]
+    choices = [(states, None) for states in of_each]
+    choices.append((sum(of_each, Counter()), ", ".join(worked.slips) or None))
+    return [
+        {"what": said["what"], "slips": slips}
+        | {
+            name: states[name] or None
+            for name in ("wrong", "inherit", "rounded", "untold", "exact")
+        }
+        for states, slips in choices
+    ]
 
 
-@EXAMPLE.sentence("<what:All|None> <count> printed numbers of the example follow from its inputs")
+@EXAMPLE.sentence("nothing is printed")
+def example_unprinted(facts, said):
+    assert any(one.printed is None for one in worked_out(facts).stages)
+    return {}
+
+
+@EXAMPLE.sentence("All <count> printed numbers of the example follow from its inputs")
 def example_all(facts, said):
     worked = worked_out(facts)
     assert worked.count("follows") == worked.cells("follows")
-    return {"what": "All", "count": worked.cells("follows")}
+    return {"count": worked.cells("follows")}
 
 
-@EXAMPLE.sentence("None of the example's <all> <name:*> follows from its <source:*>")
-def example_none(facts, said):
+@EXAMPLE.sentence("The example has <errors> errors in its <wrong:w>")
+def example_of_one_stage(facts, said):
     worked = worked_out(facts)
-    (stage,) = worked.stages
-    assert not worked.count("follows")
-    (source,) = worked.given
-    return {"all": worked.cells("follows"), "name": stage.name, "source": source}
+    (wrong,) = (NOUNS[one.name] for one in worked.stages if one.begins)
+    assert not worked.count("inherits")
+    return {"errors": worked.count("begins"), "wrong": wrong}
 
 
 @EXAMPLE.sentence(
@@ -176,41 +197,11 @@ def example_begins(facts, said):
     return one | {"wrong": ", ".join(wrong), "last": last}
 
 
-@EXAMPLE.sentence("all follow")
-def example_all_of_a_stage(facts, said):
-    assert any(one.follows is not None and one.follows.all() for one in worked_out(facts).stages)
-    return {}
-
-
-@EXAMPLE.sentence("[[<wrong> wrong]][[, ]][[<inherit> inherit errors]]")
-def example_states(facts, said):
-    return [
-        {"wrong": one.begins or None, "inherit": one.inherits or None}
-        for one in worked_out(facts).stages
-        if one.follows is not None and (one.begins or one.inherits)
-    ]
-
-
-@EXAMPLE.sentence(
-    "Too coarse for a closer check: the rounding of printed <names:*> can move a cell by <error>"
-)
-def example_coarse(facts, said):
-    """The largest error that rounding explains; a source that the inputs give is not rounded."""
-    worked, choices = worked_out(facts), []
-    by_name = {one.name: one for one in worked.stages}
-    for one in worked.stages:
-        if one.slack is not None and one.slack.max() > COARSE * one.half:
-            names = [n for n in one.sources if not by_name[n].follows.all()]
-            choices.append({"names": " and ".join(names), "error": one.slack.max()})
-    return choices
-
-
-@EXAMPLE.sentence(
-    "<count> printed cells cannot be <how:checked|told>: the matrices of the second head "
-    "are not given"
-)
+@EXAMPLE.sentence("the matrices of the second head are not given")
 def example_untold(facts, said):
-    return {"count": worked_out(facts).count("untold"), "how": OneOf(["checked", "told"])}
+    (one,) = (one for one in worked_out(facts).stages if one.untold)
+    assert one.untold == one.ours.size
+    return {}
 
 
 @EXAMPLE.sentence(
@@ -243,7 +234,7 @@ EXAMPLE.words(
     "nearest printed stages.",
     "A cell follows exactly if it differs from the printed one by at most half a unit of the last "
     "digit, and within rounding if the rounding of printed cells before it can explain the rest.",
-    "from the inputs", "computed",
+    "from the inputs", "Given",
 )  # fmt: skip
 
 
@@ -252,16 +243,11 @@ def example_sources(facts, said):
     return [{"sources": " and ".join(one.sources)} for one in worked_out(facts).stages]
 
 
-@EXAMPLE.sentence("<what:wrong: an error begins here|inherits an error|within rounding>")
+@EXAMPLE.sentence("<what:wrong|inherit errors|within rounding>")
 def example_frame(facts, said):
-    worked = worked_out(facts)
-    rounded = any(
-        one.exactly is not None and (one.follows & one.linked_follows & ~one.exactly).any()
-        for one in worked.stages
-    )
-    begins, inherits = worked.count("begins"), worked.count("inherits")
-    shown = {"wrong: an error begins here": begins, "inherits an error": inherits}
-    assert (shown | {"within rounding": rounded})[said["what"]]
+    states = sum((one.states() for one in worked_out(facts).stages), Counter())
+    names = {"wrong": "wrong", "inherit errors": "inherit", "within rounding": "rounded"}
+    assert states[names[said["what"]]]
     return {"what": said["what"]}
 
 
@@ -282,7 +268,7 @@ def example_heading(facts, said):
     return choices
 
 
-@EXAMPLE.sentence("<name:*>, given")
+@EXAMPLE.sentence("<name:*>")
 def example_given(facts, said):
     return {"name": OneOf([*worked_out(facts).given])}
 
