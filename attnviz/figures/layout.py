@@ -60,15 +60,18 @@ def line_height(points: float) -> float:
 
 
 class Ruler:
-    """Measures text in inches without drawing it, each text in the same fonts once."""
+    """Measures text in inches without drawing it, each text in the same fonts once.
+
+    dpi : of the figure. Hints change widths with it: the wider counts, at it or at that of `style`.
+    """
 
     _known: ClassVar[dict[str, dict[tuple[str, float, str, bool], float]]] = {}
 
-    def __init__(self) -> None:
-        self._figure = Figure()
-        self._renderer = FigureCanvasAgg(self._figure).get_renderer()  # type: ignore[no-untyped-call]
+    def __init__(self, dpi: float | None = None) -> None:
+        both = {rcParams["figure.dpi"], dpi or rcParams["figure.dpi"]}
+        self._canvases = [FigureCanvasAgg(Figure(dpi=one)) for one in both]
         fonts = {name: rcParams[name] for name in rcParams if name.startswith(_OF_FONTS)}
-        self._widths = self._known.setdefault(repr((style.main_font(), fonts)), {})
+        self._widths = self._known.setdefault(repr((style.main_font(), fonts, dpi)), {})
 
     def width(
         self, text: str, points: float, weight: str = "normal", *, math: bool = False
@@ -76,10 +79,12 @@ class Ruler:
         """Return the width of one line of text, or of a formula."""
         key = text, points, weight, math
         if key not in self._widths:
-            drawn = Text(0, 0, text, fontsize=points, parse_math=math, **face(weight))
-            drawn.set_figure(self._figure)
-            extent = drawn.get_window_extent(self._renderer)
-            self._widths[key] = float(extent.width / self._figure.dpi)
+            self._widths[key] = 0.0
+            for canvas in self._canvases:
+                drawn = Text(0, 0, text, fontsize=points, parse_math=math, **face(weight))
+                drawn.set_figure(canvas.figure)
+                extent = drawn.get_window_extent(canvas.get_renderer())  # type: ignore[no-untyped-call]
+                self._widths[key] = max(self._widths[key], float(extent.width / canvas.figure.dpi))
         return self._widths[key]
 
     def advance(self, text: str, points: float, weight: str = "normal") -> float:
@@ -188,10 +193,10 @@ class Page:
         self.caption = caption
         self.left, self.right = MARGIN, width - MARGIN  # the edges of the content
         self.room = self.right - self.left
-        self.ruler = Ruler()
         self._part = into if isinstance(into, SubFigure) else None
         figure = plt.figure(figsize=(width * self.scale, 1.0)) if into is None else into
         self.figure = cast("Figure", figure)
+        self.ruler = Ruler(figure.dpi)
         if into is None and not shown and "inline" in get_backend():
             plt.close(self.figure)  # a notebook shows what is returned, and all that is open
         self._from_corner = (
@@ -501,12 +506,12 @@ def add_caption(
     parts = [part for part in ([text] if isinstance(text, str) else text) if part.strip()]
     with drawing(parts, theme=style.theme_on(figure.get_facecolor())):
         scale = text_scale()
-        width = float(figure.get_size_inches()[0]) / scale
+        width, ruler = float(figure.get_size_inches()[0]) / scale, Ruler(figure.dpi)
         if title is not None:
-            lines = Ruler().wrap(title, width - 2 * MARGIN, style.TITLE_SIZE, "bold")
+            lines = ruler.wrap(title, width - 2 * MARGIN, style.TITLE_SIZE, "bold")
             look: dict[str, Any] = {"fontsize": style.TITLE_SIZE * scale, **face("bold")}
             figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", **look)
-        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, Ruler()))
+        paragraphs = list(_paragraphs(parts, agreement, width - 2 * MARGIN, ruler))
         text_height = sum(len(lines) for lines, _ in paragraphs) * line_height(SMALL_SIZE)
         height = _grow_below(figure, (text_height + 2 * MARGIN) * scale) / scale
         top = text_height + MARGIN

@@ -306,7 +306,8 @@ def draw_heatmap(
 def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
     """Draw a map into axes of the user, with its verdict in the title."""
     drawn, query, before = selected.map, selected.query, {*ax.get_children()}
-    agreement, ruler, scale = drawn.checked_agreement, layout.Ruler(), style.text_scale()
+    ruler, scale = layout.Ruler(ax.figure.dpi), style.text_scale()
+    agreement = drawn.checked_agreement
     if (verdict := agreement.verdict.upper()) == "VERIFIED":
         verdict = f"verified to {agreement.largest_difference():.0e}"
     model = f"{literal(drawn.provenance.model)}{drawn.provenance.with_changes}, {verdict}"
