@@ -165,8 +165,8 @@ class Page:
     All places are inches from the top left corner, before text and sizes are scaled.
 
     width : in mm. caption : "short" for two lines and the verdict, "full" for all sentences, "none"
-    for a figure without it. into : the figure to fill, by default a new one. shown : whether a
-    notebook shows it because it is open, since only its axes are returned.
+    for a figure without it. into : the figure to fill, by default a new one. narrowest : in mm.
+    shown : whether a notebook shows it because it is open, since only its axes are returned.
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class Page:
         caption: CaptionLength = "short",
         into: Figure | SubFigure | None = None,
         *,
+        narrowest: float = 40.0,
         shown: bool = False,
     ) -> None:
         if into is not None:
@@ -182,9 +183,9 @@ class Page:
                 "figure has its own width. Leave one out.", width=width != style.FULL_WIDTH
             )
             width = float(into.bbox.width) / into.dpi / MM  # of numpy
-        if not 40 <= width <= 2000:
+        if not narrowest <= width <= 2000:
             raise InputError(
-                f"The width must be 40 to 2000 mm, not {width:g}. "
+                f"The width must be {narrowest:g} to 2000 mm, not {width:g}. "
                 "A column of a journal is 89 mm wide, a page 183."
             )
         self.scale = text_scale()
@@ -374,13 +375,12 @@ def new_page(
     caption: CaptionLength,
     texts: Iterable[str],
     into: Figure | SubFigure | None = None,
-    *,
-    shown: bool = False,
+    **how: Any,
 ) -> Iterator[Page]:
-    """Set the style and the fonts for texts, and begin a page. width : in mm."""
+    """Set the style and the fonts for texts, and begin a page. how : as in `Page`."""
     colors = None if into is None else style.theme_on(into.get_facecolor())
     with drawing(texts, theme=colors):
-        yield Page(width, caption, into, shown=shown)
+        yield Page(width, caption, into, **how)
 
 
 def spread(wanted: Sequence[float], size: float, low: float, high: float) -> list[float]:

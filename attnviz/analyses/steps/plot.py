@@ -16,11 +16,11 @@ from torch import Tensor
 
 from attnviz.analyses.steps.compute import steps as compute_steps
 from attnviz.analyses.steps.result import Stage, StepsResult
-from attnviz.errors import InputError, refuse_given
+from attnviz.errors import refuse_given
 from attnviz.figures import cells, figure, style
 from attnviz.figures.claims import quoted, were_read
 from attnviz.figures.layout import CaptionLength, Page, color_bar, line_height, new_page, range_bar
-from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, as_math, power, theme
+from attnviz.figures.style import FULL_WIDTH, SMALL_SIZE, TEXT_SIZE, as_math, power, theme
 from attnviz.results import AttentionResult
 from attnviz.results.text import literal, selection, source, with_minus
 
@@ -80,15 +80,10 @@ def steps(
     >>> figure = attnviz.plot.steps(result, layer=5, head=3, word="train")
     """
     result = _as_steps(result, layer=layer, head=head, word=word)
-    if not width >= _NARROWEST:
-        raise InputError(
-            f"The width must be at least {_NARROWEST:g} mm for all stages, not {width:g}. "
-            "A column of a journal is 89 mm wide."
-        )
     texts = [*result.queries, *result.keys, source(result.provenance)]
-    with new_page(width, caption, texts, figure) as page:
+    with new_page(width, caption, texts, figure, narrowest=_NARROWEST) as page:
         top, claimed = _draw_heading(page, result)
-        for names in _rows_of_stages(result, wide=width * MM >= style.WIDE):
+        for names in _rows_of_stages(result, wide=page.width >= style.WIDE):
             if names:
                 top = _draw_row(page, result, [result[name] for name in names], top) + _BETWEEN
             else:
@@ -133,7 +128,7 @@ def attention_vector(
     Raises
     ------
     InputError
-        The layer, head or word does not exist.
+        The layer, head or word does not exist, or the width is below 80 mm.
 
     Examples
     --------
@@ -143,7 +138,7 @@ def attention_vector(
     """
     result = _as_steps(result, layer=layer, head=head, word=word)
     texts = [*result.keys, result.word, source(result.provenance)]
-    with new_page(width, caption, texts, figure) as page:
+    with new_page(width, caption, texts, figure, narrowest=_NARROWEST) as page:
         end = _draw_vector(page, result, *_draw_heading(page, result))
         parts = [
             source(result.provenance),

@@ -59,7 +59,8 @@ def survey(
     >>> texts = ["the train left the station", "the cat saw the dog", "a man read the book"]
     >>> figure = attnviz.plot.survey(attnviz.survey(texts))
     """
-    with new_page(width, caption, [result.provenance.model, *result.statistics], figure) as page:
+    texts, least = [result.provenance.model, *result.statistics], 80 if result.confirmations else 60
+    with new_page(width, caption, texts, figure, narrowest=least) as page:
         top = _draw_roles(page, result, page.heading(_title(result)) + 0.06)
         if any(one.random_accuracies for one in result.confirmations):
             top = _draw_confirmations(page, result, top) + _GAP
