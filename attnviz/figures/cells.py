@@ -347,23 +347,27 @@ def frame(
 
 def draw_scales(page: Page, bars: Iterable[Bar], place: tuple[float, float], top: float) -> float:
     """Draw color scales and what is at their ends, in lines from left to right; return the end."""
-    points, (key, tall) = SMALL_SIZE - page.smaller, SCALE
-    known, (x, right), y = [], place, top
+    points, (key, tall), lead = SMALL_SIZE - page.smaller, SCALE, line_height(SMALL_SIZE)
+    shown, (left, right), x, y = list[tuple[float, float, Any]](), place, place[0], top
     for low, bar, high in bars:
-        start = page.ruler.width(low, points) + MM
-        high = page.ruler.clip(high, right - place[0] - start - key - MM, points)
+        start, lines = page.ruler.width(low, points) + MM, [high]
         wide = start + key + MM + page.ruler.width(high, points)
-        if x > place[0] and x + wide > right:
-            x, y = place[0], y + 3.4 * MM
-        known.append((x, y, start, low, bar, high))
-        x += wide + 4 * MM
-    ax = page.canvas(place[0], top, right - place[0], y + tall - top)
-    for x, y, start, low, bar, high in known:
-        box = (x + start, x + start + key, y + tall, y)
-        ax.imshow(np.linspace(0, 1, 128)[None], cmap=bar.cmap, extent=box, aspect="auto")
-        frame(ax, (x + start, y), SCALE, theme().faint, 0.3)
-        for at, name in ((x, low), (x + start + key + MM, high)):
-            page.label(ax, at, y + tall / 2, name, color=theme().muted, fontsize=points)
+        if x > left and x + wide > right:
+            x, y = left, y + 3.4 * MM
+        if wide > right - left:  # both ends follow the scale
+            lines = page.ruler.wrap(f"{low} to {high}", right - left - key - MM, points)
+            low, start = "", 0.0
+        shown += [(x, y, low), (x + start, y, bar.cmap)]
+        shown += [(x + start + key + MM, y + n * lead, line) for n, line in enumerate(lines)]
+        x, y = x + wide + 4 * MM, y + (len(lines) - 1) * lead
+    ax = page.canvas(left, top, right - left, y + tall - top)
+    for x, upper, one in shown:
+        if isinstance(one, str):
+            page.label(ax, x, upper + tall / 2, one, color=theme().muted, fontsize=points)
+            continue
+        box = (x, x + key, upper + tall, upper)
+        ax.imshow(np.linspace(0, 1, 128)[None], cmap=one, extent=box, aspect="auto")
+        frame(ax, (x, upper), SCALE, theme().faint, 0.3)
     return y + tall
 
 

@@ -25,6 +25,7 @@ DRAWN = [
     ("shift", "shift-causally"), ("steps", "steps"), ("survey", "survey"), ("text", "map"),
     ("text", "shift"), ("text", "explain-masked"),
 ]  # fmt: skip
+NARROWEST = {"attention_vector": 80, "steps": 80, "survey": 60}  # mm; of all others 40
 
 # The machine may lack fonts for some scripts.
 pytestmark = pytest.mark.filterwarnings("ignore:No installed font")
@@ -37,6 +38,29 @@ def test_other_widths(name, result, width):
     result = attnviz.load_result(SAVED / f"{result}.safetensors")
     drawn = getattr(attnviz.plot, name)(result, width=width)
     check_layout(getattr(drawn, "figure", drawn))
+
+
+@pytest.mark.parametrize(("name", "result"), DRAWN)
+def test_the_narrowest_width_is_readable_and_a_narrower_one_refused(name, result):
+    result = attnviz.load_result(SAVED / f"{result}.safetensors")
+    draw, least = getattr(attnviz.plot, name), NARROWEST.get(name, 40)
+    drawn = draw(result, width=least)
+    check_layout(getattr(drawn, "figure", drawn))
+    with pytest.raises(attnviz.InputError, match=f"must be {least} to 2000 mm, not {least - 1}"):
+        draw(result, width=least - 1)
+
+
+@pytest.mark.parametrize(("name", "result"), [one for one in DRAWN if one[0] != "heatmap"])
+def test_parts_as_wide_as_columns_and_pages(name, result):
+    """Their resolution is matplotlib's, where hints make text wider than in a new figure."""
+    result, draw = attnviz.load_result(SAVED / f"{result}.safetensors"), getattr(attnviz.plot, name)
+    figure = plt.figure(figsize=(3.4 + 7.2, 4))
+    for part in figure.subfigures(1, 2, width_ratios=[3.4, 7.2]):
+        assert draw(result, figure=part) is part
+    figure.canvas.draw()
+    check_layout(figure)
+    with pytest.raises(attnviz.InputError, match=r"The width must be .* not 38\.1\."):
+        draw(result, figure=plt.figure(figsize=(1.5, 4)))
 
 
 def test_every_function_that_draws_a_result_has_its_widths_checked():

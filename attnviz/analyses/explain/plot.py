@@ -235,4 +235,4 @@ def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -
     ax.tick_params(axis="y", length=0, labelsize=SMALL_SIZE, colors=theme().muted)
     key = "after layer; bars: probability"
     bottom = top + tall + 0.02 + line_height(SMALL_SIZE)
-    return page.write(page.left + AXIS_ROOM, bottom, [key], color=theme().muted)
+    return page.paragraph(page.left + AXIS_ROOM, bottom, key, room)

@@ -256,7 +256,8 @@ class _Threads:
         top = below + line + MM
         _draw_accuracy(page.axes(self.left, top, self.right - self.left, _SMALLEST), self.result)
         lines, top = [f"{scores[-1].accuracy:.0%} on their own side"], top + _SMALLEST + 0.5 * MM
-        lines.append(f"gray line: {context.accuracy:.0%} by the other words alone")
+        alone = f"gray line: {context.accuracy:.0%} by the other words alone"
+        lines += page.ruler.wrap(alone, self.right - page.left, points)
         return page.write(self.right, top, lines, points=points, align="right")
 
     def list_alike(self, top: float) -> float:
