@@ -99,10 +99,11 @@ def _draw_row(
         texts = [[*map(with_minus, row)] for row in matrix.texts]
         widest = max(page.ruler.widest(row, SMALL_SIZE) for row in texts) + 0.04
         cell = min(max(_CELL, widest), (page.room - _LABEL) / n)
-        across = _LABEL + n * cell
+        across = _LABEL + max(n * cell, page.ruler.width(matrix.key, SMALL_SIZE))
         if left > page.left and left + across > page.right:
             left, top = page.left, below
-        edge = page.write(left + _LABEL, top, [matrix.key]) + line_height(SMALL_SIZE) + 0.02
+        key = page.ruler.clip(matrix.key, page.right - left - _LABEL, SMALL_SIZE)
+        edge = page.write(left + _LABEL, top, [key]) + line_height(SMALL_SIZE) + 0.02
         ax = page.axes(left + _LABEL, edge, n * cell, m * _ROW)
         low, high = np.nanmin(matrix.values), np.nanmax(matrix.values)
         norm = Normalize(low, low + max(high - low, 1e-12) / _DARKEST)
