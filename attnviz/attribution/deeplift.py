@@ -218,18 +218,16 @@ class DeepLift(tracing.AttentionTracer):
         if not moves(scores):
             return original(scores)
         scores = scores.to(options.get("dtype") or scores.dtype)
-        gate = self.gate_over(self.gate, scores)
-        if gate is None:
+        if self.gate is None or (gate := self.gate_over(self.gate, scores)) is None:
             return softmax(scores)
         hidden = torch.cat([~gate, torch.zeros_like(gate)])
         gated = by_head(scores, len(hidden)).masked_fill(hidden, -torch.inf).reshape_as(scores)
-        return softmax(gated, partial(self._record_opened, self.place))
+        return softmax(gated, partial(self._record, self.opened, self.place, self.gate.shape[-1]))
 
-    def _record_opened(self, place: Place, effect: Tensor) -> None:
-        assert self.gate is not None
-        T = self.gate.shape[-1]
+    @staticmethod  # the graph of gradients holds it, and would hold a tracer that holds the graph
+    def _record(opened: list[Tensor], place: Place, T: int, effect: Tensor) -> None:
         by_key = effect.reshape(-1, effect.shape[-1]).sum(0)[: len(range(T)[place.keys])]
-        self.opened.append(place.spread(by_key, T))
+        opened.append(place.spread(by_key, T))
 
     def mix(self, weights: Tensor, values: Tensor) -> Tensor:
         """Return the product of weights and values, and record it."""

@@ -65,7 +65,7 @@ class AttentionTracer(TorchFunctionMode):
 
     readout : what the model runs for, where it may have an encoder and a decoder. on_mix : takes
     each attention, in the graph of gradients. place : that of the attention that runs, among all
-    tokens. computed : what modules compute in place of their own code.
+    tokens. computed : what modules compute in place of their own code, in the one run.
     """
 
     def __init__(
@@ -90,6 +90,7 @@ class AttentionTracer(TorchFunctionMode):
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self._hooks.close()
+        self.computed = {}  # methods of the tracer, which would hold itself and its tensors
 
     def _enter(self, place: Place, *_: object) -> None:
         self.place = place
