@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -122,23 +123,28 @@ def capture_batch(
             pass_on(_from_call(call, record, texts))
         return
 
-    class KnownRun(AttentionWatcher):
-        executed: tuple[str, ...] = ()
-
-        def on_call(self, args: AttentionCallArgs) -> Any:
-            number = len(self.executed)
-            self.executed = (*self.executed, self.paths[args.module])
-            expect_same(model, self.executed, paths[: number + 1])
-            pass_on(_from_arguments(args, known[number]))
-            if number + 1 == len(known):
-                raise EndRunError  # nothing after the last attention is needed
-            return args.output(), None
-
-        def finish(self) -> None:
-            expect_same(model, self.executed, paths)
-
     fused = length > _SHORT and supports_fused_attention(model)
-    watch(model, run, KnownRun, fused=fused)
+    watch(model, run, partial(_KnownRun, known, pass_on), fused=fused)
+
+
+class _KnownRun(AttentionWatcher):
+    """Passes on known attentions, and ends the run after the last one."""
+
+    def __init__(self, known: Sequence[AttentionRecord], pass_on: Any, model: nn.Module) -> None:
+        super().__init__(model)
+        self._known, self._pass_on, self._executed = known, pass_on, list[str]()
+
+    def on_call(self, args: AttentionCallArgs) -> Any:
+        self._executed.append(self.paths[args.module])
+        known = self._known[: len(self._executed)]
+        expect_same(self.model, self._executed, [record.path for record in known])
+        self._pass_on(_from_arguments(args, known[-1]))
+        if len(known) == len(self._known):
+            raise EndRunError  # nothing after the last attention is needed
+        return args.output(), None
+
+    def finish(self) -> None:
+        expect_same(self.model, self._executed, [record.path for record in self._known])
 
 
 @torch.no_grad()

@@ -32,7 +32,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -192,7 +192,7 @@ def read_result(path: Path) -> Savable:
     """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
     try:
         data, metadata = _read(path)
-        return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
+        return _Decoder(load(data), metadata.get("saved")).result(json.loads(metadata["tree"]))
     except InputError:
         raise
     except FileNotFoundError:
@@ -253,55 +253,69 @@ def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dic
         raise InputError(
             f"{type(result).__name__} is not a result of attnviz. Make one: attend(text)."
         )
-    tensors = dict(shown)
-    names = {_memory(tensor): name for name, tensor in shown.items()}
-    places: dict[int, str] = {}
-
-    def encode(value: Any, path: str) -> Any:
-        match value:
-            case float():
-                return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
-            case Tensor():
-                _expect_dtype(value)
-                if (memory := _memory(value)) not in names:
-                    while path in tensors:
-                        path += "'"
-                    names[memory], tensors[path] = path, value
-                return _named(names[memory], value)
-            case tuple() | list():
-                return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
-            case Mapping():
-                return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
-            case Savable():
-                if (place := places.setdefault(id(value), path)) != path:
-                    return {"same": place}
-                _expect_types(type(value), fields := stored(value))
-                encoded = {
-                    name: encode(item, f"{path}.{name}".lstrip("."))
-                    for name, item in fields.items()
-                }
-                value.check(numbers=True)
-                return {type(value).__name__: encoded}
-        return value
-
+    tensors: dict[str, Tensor] = dict(shown)
+    names: dict[Any, str] = {_memory(tensor): name for name, tensor in shown.items()}
     try:
-        tree = [encode(result, ""), *(_named(name, tensor) for name, tensor in shown.items())]
+        tree = [_encode_value(result, "", tensors, names)]
     except ValueError as error:
         raise InputError(f"The result is not valid: {error}. Make it again.") from None
-    return tree, tensors
+    return [*tree, *(_named(name, tensor) for name, tensor in shown.items())], tensors
 
 
-def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -> Savable:
-    """Return the result that a tree describes; ValueError says what is wrong with it.
+def _encode_value(value: Any, path: str, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
+    """Return the tree of a value, and add its tensors. names : of memory, and of records by id."""
+    encode = partial(_encode_value, tensors=tensors, names=names)
+    match value:
+        case float():
+            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        case Tensor():
+            _expect_dtype(value)
+            if (memory := _memory(value)) not in names:
+                while path in tensors:
+                    path += "'"
+                names[memory], tensors[path] = path, value
+            return _named(names[memory], value)
+        case tuple() | list():
+            return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
+        case Mapping():
+            return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
+        case Savable():
+            if (place := names.setdefault(id(value), path)) != path:
+                return {"same": place}
+            _expect_types(type(value), fields := stored(value))
+            encoded = {
+                name: encode(item, f"{path}.{name}".lstrip(".")) for name, item in fields.items()
+            }
+            value.check(numbers=True)
+            return {type(value).__name__: encoded}
+    return value
+
+
+class _Decoder:
+    """Restores a result, each record and each tensor once; ValueError says what is wrong with it.
 
     saved : the day from which its agreement is, unless it was loaded from another file.
     """
-    records: dict[str, Savable] = {}
-    restored: dict[str, Tensor] = {}
 
-    def decode(item: Any, path: str) -> Any:
+    def __init__(self, tensors: Mapping[str, Tensor], saved: str | None) -> None:
+        self._tensors, self._saved = tensors, saved
+        self._records: dict[str, Savable] = {}
+        self._restored: dict[str, Tensor] = {}
+
+    def result(self, tree: list[Any]) -> Savable:
+        root, *shown = tree
+        if not isinstance(root, dict):
+            raise ValueError(f"it holds a {type(root).__name__}")
+        ((name, items),) = root.items()
+        result = self._record(name, items, "")
+        self._decode(shown, "")
+        if unused := self._tensors.keys() - self._restored.keys():
+            raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
+        return result
+
+    def _decode(self, item: Any, path: str) -> Any:
         if isinstance(item, list):
-            return tuple(decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
+            return tuple(self._decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
         if not isinstance(item, dict):
             return item
         if len(item) != 1:
@@ -309,48 +323,38 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
         ((tag, inner),) = item.items()
         match tag:
             case "dict":
-                return {key: decode(value, f"{path}.{key}") for key, value in inner.items()}
+                return {key: self._decode(value, f"{path}.{key}") for key, value in inner.items()}
             case "float":
                 return struct.unpack(">d", bytes.fromhex(inner))[0]
             case "same":
-                return records[inner]
+                return self._records[inner]
             case "tensor":
-                return tensor(*inner)
-        return record(tag, inner, path)
+                return self._tensor(*inner)
+        return self._record(tag, inner, path)
 
-    def record(name: str, items: dict[str, Any], path: str) -> Savable:
+    def _record(self, name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
-        values = {key: decode(item, f"{path}.{key}".lstrip(".")) for key, item in items.items()}
+        values = {key: self._decode(one, f"{path}.{key}".lstrip(".")) for key, one in items.items()}
         _expect_types(kind, values)
         if kind is AgreementReport:
-            values |= {"saved": values.get("saved") or saved, "recomputed": ()}
+            values |= {"saved": values.get("saved") or self._saved, "recomputed": ()}
         if isinstance(report := values.get("agreement"), AgreementReport):
-            values["agreement"] = _bound(report, kind, values, is_older=saved is None)
+            values["agreement"] = _bound(report, kind, values, is_older=self._saved is None)
         try:
-            records[path] = kind(**values)
-            records[path].check(numbers=True)
+            self._records[path] = kind(**values)
+            self._records[path].check(numbers=True)
         except InputError as error:
             raise ValueError(str(error)) from None
-        return records[path]
+        return self._records[path]
 
-    def tensor(name: str, *order: int) -> Tensor:
-        if name not in tensors:
+    def _tensor(self, name: str, *order: int) -> Tensor:
+        if name not in self._tensors:
             raise ValueError(f"the tensor {name!r:.60} is missing")
-        if name not in restored:
-            _expect_dtype(tensors[name])
+        if name not in self._restored:
+            _expect_dtype(self._tensors[name])
             inverse = sorted(range(len(order)), key=order.__getitem__)
-            restored[name] = tensors[name].permute(order).contiguous().permute(inverse)
-        return restored[name]
-
-    root, *shown = tree
-    if not isinstance(root, dict):
-        raise ValueError(f"it holds a {type(root).__name__}")
-    ((name, items),) = root.items()
-    result = record(name, items, "")
-    decode(shown, "")
-    if unused := tensors.keys() - restored.keys():
-        raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
-    return result
+            self._restored[name] = self._tensors[name].permute(order).contiguous().permute(inverse)
+        return self._restored[name]
 
 
 def _bound(

@@ -311,32 +311,7 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     tensors: list[Tensor] = []
     known: dict[int, tuple[str, slice]] = {}  # records; layers share an axis, texts a projection
-
-    def words(value: Any) -> str:
-        kind = type(value)
-        if kind in _PLAIN:
-            return repr(value)
-        if isinstance(value, Tensor):
-            tensors.append(value)
-            return repr((str(value.dtype), tuple(value.shape)))
-        if isinstance(value, tuple | list):
-            if _PLAIN.issuperset(map(type, value)):
-                return repr(list(value))
-            return f"[{', '.join(map(words, value))}]"
-        if isinstance(value, Mapping):
-            return f"{{{', '.join([f'{name!r}: {words(item)}' for name, item in value.items()])}}}"
-        if not is_dataclass(value):
-            return repr(value)
-        if id(value) in known:
-            text, part = known[id(value)]
-            tensors.extend(tensors[part])
-            return text
-        before = len(tensors)
-        text = f"({kind.__name__!r}, {words(stored(value))})"
-        known[id(value)] = text, slice(before, len(tensors))
-        return text
-
-    described = [(len(tensors), words(values), len(tensors)) for values in several]
+    described = [(len(tensors), _words(one, tensors, known), len(tensors)) for one in several]
     unique = {id(tensor): tensor for tensor in tensors}  # the texts of a batch share weights
     sums = dict(zip(unique, sums_of_words([*unique.values()]), strict=True))
     numbers = [sums[id(tensor)] for tensor in tensors]
@@ -344,6 +319,32 @@ def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:
         hashlib.sha256(repr((text, numbers[start:end])).encode()).hexdigest()[:16]
         for start, text, end in described
     ]
+
+
+def _words(value: Any, tensors: list[Tensor], known: dict[int, tuple[str, slice]]) -> str:
+    """Return a value in words, and append its tensors. `known` are the records so far, by id."""
+    kind, words = type(value), partial(_words, tensors=tensors, known=known)
+    if kind in _PLAIN:
+        return repr(value)
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return repr((str(value.dtype), tuple(value.shape)))
+    if isinstance(value, tuple | list):
+        if _PLAIN.issuperset(map(type, value)):
+            return repr(list(value))
+        return f"[{', '.join(map(words, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join([f'{name!r}: {words(item)}' for name, item in value.items()])}}}"
+    if not is_dataclass(value):
+        return repr(value)
+    if id(value) in known:
+        text, part = known[id(value)]
+        tensors.extend(tensors[part])
+        return text
+    before = len(tensors)
+    text = f"({kind.__name__!r}, {words(stored(value))})"
+    known[id(value)] = text, slice(before, len(tensors))
+    return text
 
 
 def stored(record: Any) -> dict[str, Any]:
