@@ -9,7 +9,6 @@ read the recorded weights are computed for each reaction, all others for the fir
 
 from __future__ import annotations
 
-import gc
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,8 +120,6 @@ def evaluate(path: Path | None = None, *, step: int = 1, store: Path | None = No
     for number, entry in track(order, "reactions", console=Console(stderr=True)):
         if entry["reaction"] not in stored:
             stored[entry["reaction"]] = scored = score(model, entry, number)
-            if number < WHOLE:
-                gc.collect()  # graphs of gradients hold one another
             if store is not None:
                 with store.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(scored)) + "\n")
