@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from commands import app, in_terminal, refused, run
+from commands import app, in_terminal, refused, run, succeeds
 from families import tiny
 from transformers.models.bert.modeling_bert import BertEncoder
 
@@ -271,11 +271,19 @@ def test_a_matplotlibrc_that_is_not_utf_8(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_a_terminal_says_at_once_what_is_done_until_the_figure_is_drawn():
-    _, shown = in_terminal("heatmap", "the train left")
+def test_a_terminal_says_at_once_what_is_done_and_marks_the_claim(capsys):
+    """On its own background: no other cell has half of the weight of the claimed one."""
+    _, shown = in_terminal("heatmap", TEXT, COLORTERM="truecolor", COLUMNS="100")
     words = b"starting", b"loading", b"drawing", b"wrote heatmap.png"
     said = [shown.find(each) for each in words]
     assert -1 < said[0] < said[1] < said[2] < said[3]
+    _, bold, out = shown.decode().partition("\x1b[1m“station”")
+    assert [part.partition("m")[0] for part in out.split("48;2;")[1:]] == ["196;18;47"]
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", bold + out).splitlines()
+    assert max(map(len, lines)) <= 100  # they end between words, and elsewhere they are whole
+    whole = succeeds(capsys, "heatmap", TEXT).out.splitlines()
+    assert any(len(line) > 150 for line in whole)
+    assert " ".join(lines).split() == " ".join(whole).split()
 
 
 # --- options
