@@ -3,7 +3,6 @@
 import contextlib
 import os
 import pty
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +16,8 @@ def succeeds(capsys, *arguments, code=0):
     return capsys.readouterr()
 
 
-def in_terminal(*arguments, interrupt=None, **environment):
-    """Run a command in a terminal; return its exit code and all that is shown.
-
-    interrupt : words that are shown, at which the command is interrupted.
-    """
+def in_terminal(*arguments, **environment):
+    """Run a command in a terminal; return its exit code and all that is shown."""
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "attnviz", *arguments]
     known = {**os.environ, "TERM": "xterm-256color", **environment}
@@ -31,9 +27,6 @@ def in_terminal(*arguments, interrupt=None, **environment):
         with contextlib.suppress(OSError):  # until the other end is closed
             while part := os.read(terminal, 4096):
                 shown += part
-                if interrupt and interrupt in shown:
-                    process.send_signal(signal.SIGINT)
-                    interrupt = None
     os.close(terminal)
     return process.returncode, shown
 

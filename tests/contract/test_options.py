@@ -16,14 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from commands import app, run
 from media import chirp
 from PIL import Image
 
 import attnviz
-import attnviz.pipeline.attend
-from attnviz.app import app, run
-from attnviz.models import checkpoint
-from attnviz.terminal.command import Call
 from contract.calls import CORPUS, OTHER, TEXT, it
 
 COMMANDS = typer.main.get_command(app).commands
@@ -196,13 +193,13 @@ def seen(words):
         texts = sorted({text.get_text() for text in figure.findobj(hasattr_text)})
         Path(path).write_text(f"{figure.get_size_inches()} {texts}")
 
-    known = checkpoint.locate_checkpoint
+    known = attnviz.models.checkpoint.locate_checkpoint
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attnviz.pipeline.attend, "load", load)
         read = partial(attend_once, attnviz.pipeline.attend.attend)
         patch.setattr(attnviz.pipeline.attend, "attend", read)
-        patch.setattr(checkpoint, "locate_checkpoint", locate)
+        patch.setattr(attnviz.models.checkpoint, "locate_checkpoint", locate)
         patch.setattr("attnviz.figures.layout.save", save)
         patch.setattr(typer, "launch", opened.append)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -329,9 +326,10 @@ def test_an_option_changes_the_output_or_is_refused(command, name):
 def test_a_dropped_option_is_found(monkeypatch, command, name):
     """Planted: an option that is lost between the command line and the run."""
     default = next(each for each in COMMANDS[command].params if each.name == name).default
-    take = Call.__init__
+    call = attnviz.terminal.command.Call
+    take = call.__init__
     monkeypatch.setattr(
-        Call, "__init__", lambda self, of, typed: take(self, of, typed | {name: default})
+        call, "__init__", lambda self, of, typed: take(self, of, typed | {name: default})
     )
     assert is_ignored(command, name)
 

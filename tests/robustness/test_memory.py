@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
+from transformers.models.bert.modeling_bert import BertEncoder
 
 import attnviz
 from attnviz import AttnvizError, InputError, ModelError
-from attnviz.runtime import libraries as memory
-from attnviz.runtime.libraries import is_out_of_memory, translate
 
 LONG = "a " * 1000
-CPU = torch.device("cpu")
 MB = 2**20
+FREE = "attnviz.runtime.libraries.free"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,7 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(checkpoint):
 
 
 def test_the_memory_of_weights_depends_on_their_dtype(checkpoint, monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda device: 40 * MB)
+    monkeypatch.setattr(FREE, lambda device: 40 * MB)
     with pytest.raises(
         ModelError, match=r"At least 61 MB is needed for the weights .* 40 MB is left"
     ):
@@ -113,7 +112,7 @@ def test_out_of_memory_during_a_run_is_reported_in_the_same_words(checkpoint, si
 
     def attend():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(memory, "free", lambda device: None)  # nothing is known before the run
+            patch.setattr(FREE, lambda device: None)  # nothing is known before the run
             return model.attend(LONG, mode="full")
 
     message = within(size * MB, attend)
@@ -147,13 +146,15 @@ def test_an_image_size_that_exceeds_any_memory(tmp_path):
         (OSError(12, "Cannot allocate memory"), None),
     ],
 )  # fmt: skip
-def test_the_out_of_memory_errors_of_every_library_are_recognized(error, size):
-    assert is_out_of_memory(error)
-    budget = memory.MemoryBudget("the maps", CPU, "Read less.", ModelError)
-    with pytest.raises(ModelError) as caught, translate(budget, "x", "y"):
+def test_the_out_of_memory_errors_of_every_library_are_recognized(error, size, small, monkeypatch):
+    def fail(*_, **__):
         raise error
+
+    monkeypatch.setattr(BertEncoder, "forward", fail)
+    with pytest.raises(InputError) as caught:
+        small.attend("the train", mode="full")
     need = "More memory" if size is None else f"At least {size:.1f} GB"
-    assert str(caught.value).startswith(f"{need} is needed for the maps, but ")
+    assert str(caught.value).startswith(f"{need} is needed for the attention maps of Bert")
     assert caught.value.__cause__ is error
 
 

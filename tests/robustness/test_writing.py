@@ -71,16 +71,6 @@ def test_the_extension_of_a_link_selects_the_format_not_that_of_its_target(train
     assert link.is_symlink()
 
 
-def test_a_result_is_overwritten_only_with_force(train, tmp_path):
-    path = tmp_path / "x.safetensors"
-    attnviz.save_result(train, path)
-    for result in (train, attention_map(train, layer=0, head=0)):
-        with pytest.raises(OutputError, match=r"data are not overwritten.*Name another file"):
-            attnviz.save_result(result, path)
-    assert isinstance(attnviz.load_result(path), attnviz.AttentionResult)
-    save(train, path, force=True)
-
-
 # --- writing
 
 
