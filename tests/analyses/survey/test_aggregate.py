@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnviz.analyses.survey.aggregate import Moments, SignFlips, aggregate, difference, draw_signs
-from attnviz.analyses.survey.measure import TextStatistics
-from attnviz.heads import NAMES
+from attnviz.analyses.survey.aggregate import Moments, SignFlips, difference, draw_signs
 
 
 def drawn(shape, mean=0.0):
@@ -154,32 +152,3 @@ def test_rounding_is_no_difference():
         changes = difference(torch.from_numpy(values + much), torch.from_numpy(values))
         assert p_values(changes.numpy()).tolist() == found
     assert difference(torch.tensor([torch.nan]), torch.tensor([0.0])).isnan().all()
-
-
-def test_statistics_are_compared_with_shuffled_texts():
-    # One head exceeds its shuffled value and equals uniform weights; the other is the reverse.
-    N = 60
-    generator = torch.Generator().manual_seed(0)
-    much = 0.6 + 0.1 * torch.rand(N, 2, len(NAMES), generator=generator)
-    little = much - 0.3 - 0.1 * torch.rand(much.shape, generator=generator)
-    even, other = much.clone(), much.clone()
-    other[:, 0], even[:, 1] = little[:, 0], little[:, 1]
-    made = TextStatistics(
-        numbers=tuple(range(N)),
-        tokens=(9,) * N,
-        value=much,
-        shuffled=other,
-        even=even,
-        shuffled_keys=even,
-        differences=torch.zeros(2),
-        compared=N,
-    )
-    told = aggregate([made], 2)
-    assert (told.p_shuffled[0] < 0.01).all()
-    assert (told.p_shuffled[1] > 0.99).all()
-    np.testing.assert_allclose(told.shuffled, other.mean(0), atol=1e-6)
-    # Entropy and the most attended key are not compared with uniform weights.
-    assert np.isnan(told.even[:, -2:]).all()
-    assert (told.p_even[:, -2:] == 1).all()
-    assert (told.p_even[0, :-2] > 0.99).all()
-    assert (told.p_even[1, :-2] < 0.01).all()

@@ -117,14 +117,6 @@ def test_the_heads_made_by_hand_are_named_and_confirmed(surveyed):
     assert title(surveyed.plot()).startswith("Copying falls from 99% to ")
 
 
-def test_ablation_finds_the_heads_made_by_hand(planted):
-    text = "ba ce di fo gu he ba ce di fo"
-    result = attnviz.ablate(text, target="gu", how="zero", model=planted)
-    assert {result.names[n] for n in result.strongest[:2]} == {"0.0", "1.0"}
-    assert result.mean[result.strongest[1]] > 1
-    assert result.mean[result.strongest[2:]].abs().max() < 1e-6
-
-
 LATER = [pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 10)]
 
 
