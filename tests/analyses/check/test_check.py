@@ -63,21 +63,6 @@ def test_weights_of_transformers_agree(read):
     assert torch.equal(again.differences, report.differences)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda a: {f"blocks.{n}.attn.hook_pattern": layer for n, layer in enumerate(a)},
-        lambda a: {2: a[2][0]},
-        lambda a: torch.cat(a).numpy(),
-        lambda a: np.stack([layer.numpy() for layer in a]),
-        lambda a: type("Output", (), {"attentions": a})(),
-    ],
-)
-def test_every_form_of_weights_is_read(form, bundled):
-    result, attentions = bundled
-    assert attnviz.check(form(attentions), result).agrees
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_weights_in_half_precision_agree(dtype, read):
     _, result, attentions = read

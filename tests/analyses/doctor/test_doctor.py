@@ -6,16 +6,11 @@ import re
 import subprocess
 import sys
 from importlib.metadata import metadata, requires
-from types import SimpleNamespace
 
 import pytest
-import torch
 from commands import run
 
 import attnviz
-from attnviz import models
-from attnviz.analyses import doctor
-from attnviz.analyses.doctor import DoctorResult, Finding
 
 DEVELOPMENT = {"bench", "docs", "test"}  # extras for a clone
 
@@ -25,10 +20,31 @@ def checkup():
     return attnviz.doctor()
 
 
+TORCH = """
+print("a warning")
+class cuda:
+    device_count, get_device_properties = lambda: {gpus}, lambda _: cuda
+    name, total_memory = "H100", 85899345920
+class version:
+    cuda = {build!r}
+def get_num_threads():
+    return 1
+"""
+
+
 @pytest.fixture
-def without_torch(monkeypatch):
-    """Load no torch, which takes seconds."""
-    monkeypatch.setattr(doctor, "_devices", list)
+def machine(monkeypatch, tmp_path):
+    """Return a function that examines a machine with another torch and transformers."""
+    known = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), known]))
+
+    def examine(torch=TORCH, transformers="", gpus=0, build="13.0"):
+        text = torch.format(gpus=gpus, build=build)
+        (tmp_path / "torch.py").write_text(text, encoding="utf-8")
+        (tmp_path / "transformers.py").write_text(transformers, encoding="utf-8")
+        return attnviz.doctor()
+
+    return examine
 
 
 def one(result, name):
@@ -46,87 +62,64 @@ def test_it_works_here(checkup):
     assert f"of {os.cpu_count()} cores" in one(checkup, "cpu").found
     assert one(checkup, "all-MiniLM-L6-v2").found.startswith("in ")
     assert repr(checkup).startswith("DoctorResult('attnviz works")
-
-
-def test_every_extra_for_users_is_described():
     extras = set(metadata("attnviz").get_all("Provides-Extra"))
-    assert set(doctor._EXTRAS) == extras - DEVELOPMENT
+    described = {finding.name for finding in checkup.findings if finding.group == "extras"}
+    assert described == extras - DEVELOPMENT
 
 
-def test_a_module_imports_neither_torch_nor_another_framework():
+def test_a_module_imports_neither_torch_nor_another_framework(machine):
+    machine()
     code = (
         "import sys, attnviz; attnviz.doctor(); print({'torch', 'transformers'} & {*sys.modules})"
     )
-    code = f"from attnviz.analyses import doctor; doctor._devices = list; {code}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "out", "err", "expected"),
+    ("torch", "transformers", "name", "said"),
     [
-        (1, "", "Traceback\nImportError: libcudart.so", ("torch", True, "libcudart.so")),
-        (1, '{"cpu": ["1 of 1 cores", ""]}\n', "ImportError: no",
-         ("transformers", True, "ImportError: no")),
-        (0, 'a warning\n{"cuda:0": ["H100", ""]}\n', "", ("cuda:0", False, "H100")),
+        ("raise ImportError('libcudart.so')", "", "torch", "ImportError: libcudart.so"),
+        ("import os; os.abort()", "", "torch", "code -6"),  # seen from outside
+        (TORCH, "raise ImportError('no')", "transformers", "ImportError: no"),
     ],
-)  # fmt: skip
-def test_devices_and_a_torch_that_fails(code, out, err, expected, monkeypatch):
-    done = SimpleNamespace(returncode=code, stdout=out, stderr=err)
-    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: done)
-    name, is_broken, said = expected
-    result = DoctorResult(tuple(doctor._devices()))
-    found = one(result, name)
-    assert found.is_broken is is_broken
-    assert said in found.found
-    assert result.works is not is_broken
+)
+def test_a_library_that_fails_is_named(torch, transformers, name, said, machine):
+    result = machine(torch, transformers)
+    assert one(result, name).is_broken
+    assert said in one(result, name).found
+    assert not result.works
 
 
-def devices(capsys):
-    doctor._print_devices()
-    return json.loads(capsys.readouterr().out)
+@pytest.mark.parametrize("build", ["13.0", None])
+def test_a_gpu_that_torch_does_not_use(build, machine, monkeypatch, tmp_path):
+    (tmp_path / "nvidia-smi").touch(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = one(machine(build=build), "cuda")
+    assert found.found == f"torch for {build or 'CPUs'} finds no GPU"
+    assert found.remedy.startswith("Update the NVIDIA driver")
 
 
-def test_a_gpu_that_torch_does_not_use(monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda name: name)
-    for build in ("13.0", None):
-        monkeypatch.setattr(torch.version, "cuda", build)
-        found, remedy = devices(capsys)["cuda"]
-        assert found == f"torch for {build or 'CPUs'} finds no GPU"
-        assert remedy.startswith("Update the NVIDIA driver")
+def test_each_gpu_has_its_memory(machine):
+    result = machine(gpus=2)
+    for name in ("cuda:0", "cuda:1"):
+        assert (one(result, name).found, one(result, name).remedy) == ("H100, 80 GB", "")
 
 
-def test_each_gpu_has_its_memory(monkeypatch, capsys):
-    gpu = SimpleNamespace(name="H100", total_memory=85899345920)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    found = devices(capsys)
-    assert found["cuda:0"] == found["cuda:1"] == ["H100, 80 GB", ""]
-
-
-def test_a_torch_that_crashes_is_seen_from_outside(tmp_path, monkeypatch):
-    (tmp_path / "torch.py").write_text("import os; os.abort()", encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (found,) = doctor._devices()
-    assert (found.name, found.is_broken) == ("torch", True)
-    assert "code -6" in found.found
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_what_is_missing_is_named(monkeypatch, tmp_path):
+def test_what_is_missing_is_named(machine, monkeypatch, tmp_path):
     """A package that is too old is no reason to stop."""
-    monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=999"])
-    assert one(result := doctor.doctor(), "required").remedy == "pip install 'numpy>=999'"
+    requirements = "attnviz.analyses.doctor.requires"
+    monkeypatch.setattr(requirements, lambda name: ["numpy>=999"])
+    assert one(result := machine(), "required").remedy == "pip install 'numpy>=999'"
     assert result.works
-    requirements = [
+    listed = [
         "no-such-package>=2", "numpy>=999", "pandas>=1", "torch>=1; sys_platform == 'amiga'",
         "no-such-framework>=3; extra == 'large'",
     ]  # fmt: skip
-    monkeypatch.setattr(doctor, "requires", lambda name: requirements)
-    monkeypatch.setattr(models, "user_cache_path", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(models, "find_spec", lambda name: None)
-    result = doctor.doctor()
+    monkeypatch.setattr(requirements, lambda name: listed)
+    monkeypatch.setattr("attnviz.models.user_cache_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("attnviz.models.find_spec", lambda name: None)
+    result = machine()
     assert [one.name for one in result.findings if one.is_broken] == [
         "required",
         "all-MiniLM-L6-v2",
@@ -141,11 +134,11 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
     )
 
 
-@pytest.mark.usefixtures("without_torch")
-def test_the_command_prints_what_the_function_returns(capsys):
+def test_the_command_prints_what_the_function_returns(machine, capsys):
+    expected = machine().about()
     assert run(["doctor", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == attnviz.doctor().about()
+    assert json.loads(out) == expected
     assert err == ""
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
@@ -153,14 +146,13 @@ def test_the_command_prints_what_the_function_returns(capsys):
     assert out.endswith("attnviz works on this machine.\n")
 
 
-def test_exit_code_three_where_attnviz_cannot_work(monkeypatch, capsys):
-    broken = Finding("models", "default", "not\x1b[2J there", "Get it.", is_broken=True)
-    monkeypatch.setattr(attnviz, "doctor", lambda: DoctorResult((broken,)))
+def test_exit_code_three_where_attnviz_cannot_work(machine, capsys):
+    machine("raise ImportError('not\\x1b[2J there')")
     assert run(["doctor"]) == 3
     out = capsys.readouterr().out
-    assert "→ Get it." in out
+    assert "→ Install it again: pip install --force-reinstall torch" in out
     assert "\x1b" not in out
-    assert out.endswith("attnviz cannot work on this machine: see default.\n")
+    assert out.endswith("attnviz cannot work on this machine: see torch.\n")
 
 
 def test_every_package_that_is_required_is_listed(checkup):

@@ -5,7 +5,7 @@ import torch
 
 import attnviz
 from attnviz import InputError
-from attnviz.analyses.senses import bundled, compute, find_word, read_sentences
+from attnviz.analyses.senses import bundled, compute, read_sentences
 from attnviz.analyses.senses.compute import (
     Design,
     align,
@@ -187,26 +187,6 @@ def test_planar_vectors_and_rotations_keep_their_distances():
     assert torch.allclose(turned[0], places, atol=1e-9)
     assert torch.allclose(turned[1], places)
     assert torch.allclose(turned[2], 3 * places, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("word", "sentence", "found"),
-    [
-        ("bank", "Bank on it: the BANK is open.", ["Bank", "BANK"]),
-        ("bank", "The bank's vault, the bank’s clerk.", ["bank", "bank"]),
-        ("bank", "Two banks merged.", ["banks"]),
-        ("bank", "A bank among banks.", ["bank"]),
-        ("bank", "Embankments and bankers.", []),
-        ("bat", "He batted well, batting twice.", ["batted", "batting"]),
-        ("bank", "A bank-holiday.", ["bank"]),
-        ("light bulb", "Each light bulb glows.", ["light bulb"]),
-        ("银行", "他去银行存钱", ["银行"]),
-        ("C++", "I write C++ daily.", ["C++"]),
-        ("straße", "Die STRASSE ist lang.", ["STRASSE"]),
-    ],
-)
-def test_the_position_of_a_word(word, sentence, found):
-    assert [sentence[a:b] for a, b in find_word(word, sentence)] == found
 
 
 def test_the_bundled_sentences_are_enough_and_balanced():

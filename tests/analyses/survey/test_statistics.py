@@ -13,7 +13,7 @@ from own_attentions import own_attentions
 from scipy.spatial.distance import jensenshannon
 
 import attnviz
-from attnviz.analyses.survey.corpus import TextCorpus, batches
+from attnviz.analyses.survey.corpus import TextCorpus
 from attnviz.analyses.survey.measure import HeadStatistics, key_order, shuffle
 from attnviz.capture.batched import BatchedAttention
 from attnviz.heads import (
@@ -211,11 +211,6 @@ def test_measurements_match_the_records_in_every_family(
         weights = torch.cat([record.weights() for record in model.attend(text)])
         heads = 0, len(weights) - 1
         expect_definition(ours.value[n], weights, model, ids, special, 1e-4, heads)
-
-
-def test_a_batch_of_long_texts_is_small():
-    lengths = [128] * 200 + [1024] * 9 + [4096] * 2
-    assert [len(batch) for batch in batches(lengths, 16384)] == [128, 72, 4, 4, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
