@@ -2,13 +2,13 @@
 
 import re
 
+import numpy as np
 import pytest
 from families import tiny
 from playwright.sync_api import expect
 
 import attnviz
-from attnviz.figures.cells import signed_norm
-from attnviz.figures.style import theme
+from tests.browser.test_build import stops
 
 TEXT = "the old train left the quiet station"
 
@@ -52,8 +52,8 @@ def expect_explained(page, result):
         expect(line).to_contain_text(part)
     words = page.locator(".headline .word")
     expect(words.nth(len(result.tokens))).to_have_class(re.compile(r"\bexplained\b"))
-    scale = signed_norm(result.credit[result.sources].tolist())
-    colors = theme().values  # of the light theme
+    largest = float(result.credit[result.sources].abs().max())
+    colors = stops("sides").T  # which are those of the figures
     for n in range(len(result.tokens)):
         shown = words.nth(n).evaluate("""word => {
             const context = document.createElement('canvas').getContext('2d');
@@ -64,8 +64,9 @@ def expect_explained(page, result):
         if n not in result.sources:
             assert shown[3] == 0, result.words[n]
         else:
-            expected = [255 * part for part in colors(scale(float(result.credit[n])))]
-            assert shown == pytest.approx(expected, abs=4), result.words[n]
+            at = (float(result.credit[n]) / largest + 1) / 2
+            expected = [np.interp(at, np.linspace(0, 1, len(part)), part) for part in colors]
+            assert shown == pytest.approx([*expected, 255], abs=4), result.words[n]
 
 
 def test_hover_and_focus_show_the_numbers_of_explain(saved, explained, open_page):
