@@ -8,6 +8,4 @@ from robustness.running.scene import Server
 @pytest.fixture(scope="session")
 def server():
     """The server process with all imports done."""
-    started = Server()
-    yield started
-    started.stop()
+    return Server()

@@ -74,7 +74,7 @@ def kill_at_random(start, server, folder, moments, chance):
             wait_for(path.exists)
             took = time.monotonic() - began
         time.sleep(chance.uniform(0, 1.1 * took))
-        os.kill(process, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
         assert server.wait(process) == -signal.SIGKILL
         check_maps(path)
         left += bool(writing(folder))

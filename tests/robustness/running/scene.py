@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -17,8 +17,10 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,40 +29,38 @@ from safetensors.torch import load_file
 
 from robustness.catalogue import Case
 from robustness.running.prepared import saved
+from robustness.running.server import run_and_exit
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 120  # a run that takes longer counts as hanging
 
 
 class Server:
-    """The process of `running.server`, which starts runs and waits for them."""
+    """The process of `running.server`, from which runs are forked."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("server.py")), str(saved("bert"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=base_environment(),
-        )
+        path = os.pathsep.join([str(ROOT), *sys.path])
+        environment = {"PYTHONPATH": path, "ATTNVIZ_FORKED": str(saved("bert"))}
+        with patch.dict(os.environ, base_environment() | environment):
+            self._forks = multiprocessing.get_context("forkserver")
+            self._forks.set_forkserver_preload(["robustness.running.server"])
+            (first := self._forks.Process()).start()  # which starts the server
+        first.join()
 
-    def start(self, **setting: Any) -> int:
-        """Start a run in a setting; return its process id."""
-        return self._ask({"environment": base_environment(), **setting})
+    def start(self, **setting: Any) -> Process:
+        """Start a run in a setting; return its process."""
+        setting = {"environment": base_environment(), **setting}
+        process = self._forks.Process(target=run_and_exit, kwargs=setting)
+        process.start()
+        return process
 
-    def wait(self, process: int) -> int | None:
-        """Return a run's exit code, None if it was killed."""
-        return self._ask({"wait": process, "seconds": SECONDS})
-
-    def _ask(self, request: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return json.loads(self._process.stdout.readline())
-
-    def stop(self) -> None:
-        """Stop the server."""
-        self._process.communicate(timeout=30)
+    def wait(self, process: Process) -> int | None:
+        """Return a run's exit code, negative for a signal, None if it was killed."""
+        process.join(SECONDS)
+        if process.exitcode is None:
+            process.kill()
+            return None
+        return process.exitcode
 
 
 def base_environment() -> dict[str, str]:
@@ -258,7 +258,7 @@ def run(server: Server, case: Case, scene: Scene) -> list[Outcome]:
         )
         processes.append(process)
         if scene.during is not None:
-            scene.during(scene.folder, process)
+            scene.during(scene.folder, process.pid)
     codes = [server.wait(process) for process in processes]
     for end in scene.ending:
         end()

@@ -1,16 +1,13 @@
-"""A process that imports torch and transformers once, and forks a child for each run.
+"""A process that imports torch and transformers once; a child is forked from it for each run.
 
 A cold start takes five seconds, almost all of it imports, and the catalogue has hundreds of runs.
-So the imports run once, here, and each child is in the state of `attnviz` just before it starts,
-with its own folder, environment, limits and file descriptors, some of which are closed. It then
-runs `attnviz.__main__.main()`: the code, exit codes, signals, streams and files are real. Caches
-that libraries fill at first use are shared too, and for cases of what comes before or after it the
-model and the texts that were read. A cold child is replaced by a new interpreter in the same
-setting, so nothing is shared.
-
-The process has one thread only, because a fork would leave locks held. Requests are lines of JSON:
-the arguments of `run` start a child and return its id; {"wait": id, "seconds": limit} returns its
-exit code (negative for a signal, null if it was killed).
+So the imports run once, in the fork server of multiprocessing, which imports this module, and each
+child is in the state of `attnviz` just before it starts, with its own folder, environment, limits
+and file descriptors, some of which are closed. It then runs `attnviz.__main__.main()`: the code,
+exit codes, signals, streams and files are real. Caches that libraries fill at first use are shared
+too, and for cases of what comes before or after it the model and the texts that were read. A cold
+child is replaced by a new interpreter in the same setting, so nothing is shared. The process has
+one thread only, because a fork would leave locks held.
 """
 
 from __future__ import annotations
@@ -20,10 +17,9 @@ import ctypes
 import gc
 import importlib
 import io
-import json
 import os
 import resource
-import select
+import runpy
 import shutil
 import signal
 import sys
@@ -32,10 +28,16 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
+from unittest.mock import patch
+
+import commands
+from one_run import Runs
+
+import attnviz
 
 _MODULES = (
     "torch", "transformers", "transformers.models.auto.modeling_auto", "matplotlib.pyplot",
@@ -53,38 +55,24 @@ _MODULES = (
 )  # fmt: skip
 
 
-def main() -> int:
-    """Serve requests, one per line, until standard input ends."""
+def prepare(model: str) -> None:
+    """Import what runs use, and read a model, in the process from which they are forked."""
     for module in _MODULES:
         importlib.import_module(module)
-    warm_up(sys.argv[1])
-    know(sys.argv[1])
+    warm_up(model)
+    know(model)
     assert threading.active_count() == 1, "a thread is left"
-    # Use other descriptors, so that a child can have its own 0, 1 and 2.
-    requests, replies = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     gc.freeze()
-    for line in requests:
-        request = json.loads(line)
-        if "wait" in request:
-            reply: Any = wait(request["wait"], request["seconds"])
-        elif (reply := os.fork()) == 0:
-            requests.close()
-            replies.close()
-            run_and_exit(run, request)
-        print(json.dumps(reply), file=replies, flush=True)
-    return 0
 
 
 def warm_up(model: str) -> None:
     """Let the libraries fill their caches: auto-class tables, fonts and commands."""
-    import attnviz.app
-
     axes = attnviz.plot.heatmap(attnviz.attend("the train", model=model))
     for suffix in ("png", "svg", "pdf"):
         axes.figure.savefig(io.BytesIO(), format=suffix)
     attnviz.view(attnviz.attend("the train", model=model)).data()
     with contextlib.redirect_stdout(io.StringIO()):
-        attnviz.app.run(["--version"])  # which makes the commands
+        commands.run(["--version"])  # which makes the commands
 
 
 _KNOWN: dict[str, Any] = {}
@@ -93,9 +81,8 @@ _TEXTS = ("the train left the station", "the train left", "the train", "train")
 
 def know(model: str) -> None:
     """Read the model and these texts, for cases of what comes after."""
-    from attnviz.pipeline import attend
-
-    load, run, done = attend.load_checkpoint, attend.run, {}
+    attend, runs = sys.modules["attnviz.pipeline.attend"], Runs()
+    load = attend.load_checkpoint
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         shutil.copytree(model, "tiny")
         checkpoint = load("tiny")
@@ -104,28 +91,17 @@ def know(model: str) -> None:
         is_plain = source == "tiny" and {*options.values()} <= {None, "auto"}
         return checkpoint if is_plain else load(source, **options)
 
-    def run_known(of: Any, inputs: Any, options: Any) -> Any:
-        key = repr((inputs, options))
-        if of.loaded is not checkpoint or key not in done:  # each run has a shadow of its own
-            return run(of, inputs, options)
-        return [*done[key]]
-
-    def run_and_keep(of: Any, inputs: Any, options: Any) -> Any:
-        done[repr((inputs, options))] = run(of, inputs, options)
-        return [*done[repr((inputs, options))]]
-
-    attend.load_checkpoint, attend.run = load_known, run_and_keep
-    for text in _TEXTS:
-        for options in ({}, {"mode": "full"}):
-            attend.attend(text, model="tiny", **options)
-    attend.load_checkpoint, attend.run = load, run
-    _KNOWN.update(load_checkpoint=load_known, run=run_known)
+    _KNOWN.update(load_checkpoint=load_known, run=runs)
+    with patch.multiple(attend, **_KNOWN):
+        for text in _TEXTS:
+            for options in ({}, {"mode": "full"}):
+                attnviz.attend(text, model="tiny", **options)
 
 
-def run_and_exit(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
+def run_and_exit(**setting: Any) -> NoReturn:
     """Run and exit like Python, but skip the teardown of torch, which takes half a second."""
     try:
-        code = run(**request)
+        code = run(**setting)
     except SystemExit as exit_request:
         code = int(exit_request.code or 0)
     except BaseException:
@@ -138,17 +114,6 @@ def run_and_exit(run: Callable[..., int], request: dict[str, Any]) -> NoReturn:
         except OSError:
             code = 120
     os._exit(code)
-
-
-def wait(child: int, seconds: float) -> int | None:
-    """Return the exit code of a child; kill it after the limit."""
-    handle = os.pidfd_open(child)
-    ready, _, _ = select.select([handle], [], [], seconds)
-    os.close(handle)
-    if not ready:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) if ready else None
 
 
 def run(
@@ -182,9 +147,8 @@ def run(
         vars(sys.modules["attnviz.pipeline.attend"]).update(_KNOWN)
     if called is not None:
         return call(called)
-    from attnviz.__main__ import main as attnviz
-
-    return attnviz()
+    runpy.run_module("attnviz", run_name="__main__")
+    raise AssertionError("it does not exit")
 
 
 def call(called: str) -> int:
@@ -192,8 +156,6 @@ def call(called: str) -> int:
     import numpy as np
     import torch
     import transformers
-
-    import attnviz
 
     warnings.showwarning = show_warning
     names = {
@@ -213,9 +175,7 @@ def show_warning(
     message: Warning | str, category: type[Warning], filename: str, *rest: Any
 ) -> None:
     """Print an attnviz warning; print others as Python does, which no case allows."""
-    from attnviz import AttnvizWarning
-
-    if not issubclass(category, AttnvizWarning):
+    if not issubclass(category, attnviz.AttnvizWarning):
         message = warnings.formatwarning(message, category, filename, *rest[:1])
     print(f"attnviz: {message}", file=sys.stderr)
 
@@ -265,5 +225,5 @@ def open_stream(number: int) -> Any:
     return open(number, mode, encoding="utf-8", errors=errors, closefd=False)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if "ATTNVIZ_FORKED" in os.environ:  # in the fork server
+    prepare(os.environ["ATTNVIZ_FORKED"])
