@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from figures.sentences.maps import relations
 
 import attnviz
 from attnviz import InputError, attention_map, find_heads, head_maps, rank_heads
@@ -56,30 +57,17 @@ def test_a_text_of_function_words_is_all_content():
     assert mass[0] == pytest.approx(mass[1])
 
 
-def by_hand(weights, masked=()):
-    """Return the content mass of a head, pair by pair."""
-    content, words = [2, 3, 5], [1, 2, 3, 4, 5]
-    total = 0.0
-    for i in content:
-        for j in set(content) - {i}:
-            if (i, j) in masked:
-                continue
-            at_distance = [(k, k + j - i) for k in words if k != i and k + j - i in words]
-            to_key = [(k, j) for k in words if k not in (i, j)]
-            means = []
-            for others in (at_distance, to_key):
-                others = [pair for pair in others if pair not in masked]
-                means.append(sum(weights[k, m] for k, m in others) / max(1, len(others)))
-            total += max(0.0, float(weights[i, j] - max(means)))
-    return total / len(content)
+def by_hand(record):
+    """Return the content mass of each head, pair by pair."""
+    maps = head_maps(result_of(record))
+    return relations(maps, maps.weights)
 
 
 def test_content_mass_is_the_weight_of_content_words_beyond_what_distance_and_key_explain():
-    weights = head_with(train_left=0.75, left_station=0.6)
     torch.manual_seed(0)
     random = torch.rand(6, 6).softmax(-1)
-    mass = content_mass(record_of(weights, random))
-    assert mass.tolist() == pytest.approx([by_hand(weights), by_hand(random)], abs=1e-6)
+    record = record_of(head_with(train_left=0.75, left_station=0.6), random)
+    assert content_mass(record).tolist() == pytest.approx(by_hand(record), abs=1e-6)
 
 
 def test_the_first_word_of_a_causal_model_does_not_count():
@@ -102,10 +90,9 @@ def test_masked_pairs_explain_nothing():
     causal = replace(causal, mask=torch.full((1, 6, 6), -torch.inf).triu(1))
     assert causal.readable().tolist() == torch.ones(6, 6).tril().bool().tolist()
     causal.mask[0, 4, 2] = -torch.inf  # a pair at the distance of station and left
-    masked = {tuple(pair) for pair in (~causal.readable()).nonzero().tolist()}
-    weights = causal.weights(0)
-    assert content_mass(causal).item() == pytest.approx(by_hand(weights, masked), abs=1e-6)
-    assert by_hand(weights, masked) != pytest.approx(by_hand(weights), abs=1e-3)
+    (expected,), (unmasked,) = by_hand(causal), by_hand(replace(causal, mask=None))
+    assert content_mass(causal).item() == pytest.approx(expected, abs=1e-6)
+    assert expected != pytest.approx(unmasked, abs=1e-3)
 
 
 def test_one_content_word_relates_to_nothing():

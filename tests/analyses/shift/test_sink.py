@@ -21,17 +21,6 @@ def test_without_a_bos_the_first_token_stays_readable_and_is_not_measured(withou
     assert result.plot() is not None
 
 
-def test_a_bos_is_read_before_the_text(without_bos):
-    without_bos.bos_token = "[CLS]"
-    model = attnviz.load(tiny("llama"), tokenizer=without_bos)
-    result = attnviz.shift("cash", TEXT, model=model)
-    assert result.sink is None
-    assert result.words[0] == "[CLS]"
-    assert result.special == (True, *[False] * 6)
-    assert "read with [CLS] before it" in result.notes
-    assert result.credit[1].abs() > 0
-
-
 _EACH_MESSAGE = "{% for m in messages %}[CLS]{{ m.role }} {{ m.content }}[SEP]{% endfor %}"
 _ONCE = "[CLS]{% for m in messages %}{{ m.role }} {{ m.content }}[SEP]{% endfor %}"
 
@@ -54,7 +43,10 @@ def test_a_token_that_begins_each_message_of_a_chat_does_not_begin_a_text(
     model = attnviz.load(tiny("llama"), tokenizer=without_bos)
     result = attnviz.shift("cash", TEXT, model=model)
     assert f"read with {token} before it" in result.notes
-    assert result.tokens[0] == token
+    assert result.tokens[0] == result.words[0] == token
+    assert result.sink is None
+    assert result.special == (True, *[False] * 6)
+    assert result.credit[1].abs() > 0
 
 
 def test_a_bos_stands_before_the_reference_and_the_regions_too(without_bos):

@@ -69,11 +69,6 @@ def test_the_page_and_its_options(reader):
     assert about["max_tokens"] == 64
 
 
-def test_attention_matches_attend(reader, train):
-    text = train.provenance.text
-    expect_same(reader.post("/attention", json={"text": text}).json(), train)
-
-
 def test_a_missing_font_is_reported_to_the_reader_only(reader):
     asked = {"word": "bank", "text": "the bank \U0001320f \u1980 was full", "model": "small"}
     answer = reader.post("/shift", json=asked)
