@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -28,16 +29,9 @@ WITH_HEAD = {
     "qwen2-head": ("Qwen2ForCausalLM", _small),
     "classifier": ("BertForSequenceClassification", _small | {"num_labels": 3}),
 }
+FAMILIES = ["gpt2", "llama", "bert", *WITH_HEAD]
 # W^O of each layer
-OUTPUT = {
-    "gpt2": lambda m: [block.attn.c_proj for block in m.transformer.h],
-    "llama": lambda m: [block.self_attn.o_proj for block in m.model.layers],
-    "bert": lambda m: [block.attention.output.dense for block in m.bert.encoder.layer],
-    "opt": lambda m: [block.self_attn.out_proj for block in m.model.decoder.layers],
-    "gpt-neox": lambda m: [block.attention.dense for block in m.gpt_neox.layers],
-    "qwen2-head": lambda m: [block.self_attn.o_proj for block in m.model.layers],
-    "classifier": lambda m: [block.attention.output.dense for block in m.bert.encoder.layer],
-}
+OUTPUT = re.compile(r"(attn\.c_proj|self_attn\.o(ut)?_proj|attention(\.output)?\.dense)$")
 
 
 @pytest.fixture(scope="module")
@@ -91,13 +85,14 @@ def every_head(model):
 
 
 @contextmanager
-def mixing(module, family, change):
+def mixing(module, change):
     """Call change(layer, x) for the input (1, T, H d_v) of each W^O, and use what it returns."""
+    projections = [part for name, part in module.named_modules() if OUTPUT.search(name)]
     hooks = [
         projection.register_forward_pre_hook(
             lambda _, args, layer=layer: (change(layer, args[0].clone()),)
         )
-        for layer, projection in enumerate(OUTPUT[family](module))
+        for layer, projection in enumerate(projections)
     ]
     try:
         yield
@@ -106,7 +101,7 @@ def mixing(module, family, change):
             hook.remove()
 
 
-def mixes(model, family, text):
+def mixes(model, text):
     """Return the input of each W^O, (1, T, H d_v) each."""
     recorded = []
 
@@ -114,7 +109,7 @@ def mixes(model, family, text):
         recorded.append(x)
         return x
 
-    with mixing(model.module, family, record):
+    with mixing(model.module, record):
         read_logits(model, model.module, text)
     return recorded
 
@@ -125,16 +120,16 @@ def features(x, head):
     return slice(head * width, (head + 1) * width)
 
 
-def logits_with(model, family, text, change):
+def logits_with(model, text, change):
     """Return the logits with a change before W^O."""
-    with mixing(model.module, family, change):
+    with mixing(model.module, change):
         return read_logits(model, model.module, text)
 
 
-def changed(model, family, text, change, token=None):
+def changed(model, text, change, token=None):
     """Return the effects of a change before W^O, (2,)."""
     whole = read_logits(model, model.module, text)
-    return effects(whole, logits_with(model, family, text, change), token)
+    return effects(whole, logits_with(model, text, change), token)
 
 
 def scaling(heads, factor=0.0):
@@ -149,10 +144,10 @@ def scaling(heads, factor=0.0):
     return change
 
 
-def without(model, family, sets, text, token=None):
+def without(model, sets, text, token=None):
     """Return the effects of sets of heads that add nothing, (S, 2)."""
     changes = map(scaling, sets)
-    return torch.stack([changed(model, family, text, change, token) for change in changes])
+    return torch.stack([changed(model, text, change, token) for change in changes])
 
 
 def measured(result, text=0):
@@ -168,12 +163,12 @@ def zeroed(model, text, **options):
     return attnviz.ablate(text, model=model, how="zero", keep_sink=False, **options)
 
 
-@pytest.mark.parametrize("family", OUTPUT)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_zeroed_head_adds_nothing_through_the_output_projection(family, tiny_model):
     model, text = tiny_model(family), text_of(family)
     heads = every_head(model)[:: 1 if family in ("gpt2", "llama", "bert") else 5]
     result = zeroed(model, text, heads=heads)
-    expected = without(model, family, [[head] for head in heads], text)
+    expected = without(model, [[head] for head in heads], text)
     assert (expected.abs() > 1e-7).all()
     for mine, theirs in zip(measured(result).T, expected.T, strict=True):
         assert differ(mine, theirs) < 1e-10
@@ -195,13 +190,13 @@ def test_a_target_alone_and_against_another(family, tiny_model):
     heads = every_head(model)
     one = zeroed(model, text, target="cash")
     assert one.targets == ("cash",)
-    expected = without(model, family, [[head] for head in heads], text, cash)
+    expected = without(model, [[head] for head in heads], text, cash)
     assert differ(measured(one), expected) < 1e-10
     two = zeroed(model, text, target="cash", against="mud")
     assert (two.targets, two.quantity, two.unit) == (("cash over mud",), "difference", "logits")
     assert two.headline.startswith("The lead of “cash” over “mud” ")
     whole = read_logits(model, model.module, text)
-    parts = [logits_with(model, family, text, scaling([head])) for head in heads]
+    parts = [logits_with(model, text, scaling([head])) for head in heads]
     lost = [(whole[cash] - whole[mud]) - (part[cash] - part[mud]) for part in parts]
     assert differ(two.lost[0], torch.stack(lost)) < 1e-10
     assert differ(two.divergence, one.divergence) < 1e-12
@@ -212,7 +207,7 @@ def test_heads_of_a_set_are_ablated_together(family, tiny_model):
     model, text = tiny_model(family), text_of(family)
     sets = [[(2, 1), (0, 3)], [(1, 0)], [(1, 1), (1, 2)], every_head(model)]
     result = zeroed(model, text, heads=[sets[0], sets[1][0], *sets[2:]])
-    assert differ(measured(result), without(model, family, sets, text)) < 1e-10
+    assert differ(measured(result), without(model, sets, text)) < 1e-10
     assert result.names[:3] == ("2.1+0.3", "1.0", "1.1+1.2")
     assert result.grid(result.mean) is None
     alone = zeroed(model, text, heads=sets[0])
@@ -223,7 +218,7 @@ def test_heads_of_a_set_are_ablated_together(family, tiny_model):
 @pytest.mark.parametrize(("family", "count"), [("gpt2", 2), ("llama", 1)])
 def test_the_mean_replaces_a_head_at_all_positions_but_the_sink(family, count, tiny_model):
     model, texts = tiny_model(family), [TEXT, "a river runs through it"][:count]
-    every = [mixes(model, family, text) for text in texts]
+    every = [mixes(model, text) for text in texts]
     result = attnviz.ablate(texts, model=model)
     for text in range(count):
         expected = []
@@ -235,7 +230,7 @@ def test_the_mean_replaces_a_head_at_all_positions_but_the_sink(family, count, t
                     x[:, 1:, features(x, head)] = mean[features(x, head)]
                 return x
 
-            expected.append(changed(model, family, texts[text], change))
+            expected.append(changed(model, texts[text], change))
         assert differ(measured(result, text), torch.stack(expected)) < 1e-5
     assert result.how.endswith("at all positions but the attention sink")
 
@@ -243,7 +238,7 @@ def test_the_mean_replaces_a_head_at_all_positions_but_the_sink(family, count, t
 def test_another_text_replaces_a_head(tiny_model):
     """With several texts it is the next one, which starts anew where it is shorter."""
     model, texts = tiny_model("gpt2"), [TEXT, "a river runs"]
-    other = mixes(model, "gpt2", texts[1])
+    other = mixes(model, texts[1])
     result = attnviz.ablate(texts, heads=[(1, 2)], how="resample", model=model)
 
     def change(layer, x):
@@ -252,7 +247,7 @@ def test_another_text_replaces_a_head(tiny_model):
             x[:, 1:, features(x, 2)] = other[1][:, rows][..., features(x, 2)]
         return x
 
-    assert differ(measured(result)[0], changed(model, "gpt2", TEXT, change)) < 1e-10
+    assert differ(measured(result)[0], changed(model, TEXT, change)) < 1e-10
 
 
 @pytest.mark.parametrize("family", ["llama", "bert"])
@@ -299,7 +294,7 @@ def test_a_word_knocked_out_equals_masked_scores(family, tiny_model, monkeypatch
 def test_a_direct_effect_equals_a_patched_path(family, tiny_model):
     """The head is zeroed where the output is read; the inputs of all W^O are fixed by hooks."""
     model, text = tiny_model(family), text_of(family)
-    heads, fixed = every_head(model), mixes(model, family, text)
+    heads, fixed = every_head(model), mixes(model, text)
     ids = encode(model, text)["input_ids"][0].tolist()
     row = ids.index(model.tokenizer.mask_token_id) if family == "bert" else len(ids) - 1
     direct = zeroed(model, text, effect="direct")
@@ -313,7 +308,7 @@ def test_a_direct_effect_equals_a_patched_path(family, tiny_model):
                 x[:, row, features(x, head)] = 0
             return x
 
-        expected.append(changed(model, family, text, change))
+        expected.append(changed(model, text, change))
     expected = torch.stack(expected)
     assert differ(measured(direct), expected) < 1e-10
     difference = (measured(direct) - measured(total)).abs()
@@ -375,7 +370,7 @@ def test_the_estimate_is_the_slope_of_what_is_lost(family, tiny_model):
     slopes = []
     for head in every_head(model):
         less, more = (
-            logits_with(model, family, text, scaling([head], factor)).log_softmax(-1)[token]
+            logits_with(model, text, scaling([head], factor)).log_softmax(-1)[token]
             for factor in (1 - step, 1 + step)
         )
         slopes.append((more - less) / (2 * step))

@@ -4,9 +4,7 @@ test_serving.py has the order of requests, clients that leave, and the end of th
 """
 
 import asyncio
-import gc
 import socket
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,8 +13,8 @@ import pytest
 import uvicorn
 from starlette.exceptions import HTTPException
 
-from attnviz.interactive.serve import Cancelled, Connection, Job, JobQueue
-from attnviz.runtime import say, track
+from attnviz.interactive.serve import Connection, JobQueue
+from attnviz.runtime import say
 
 
 def test_the_time_limit_applies_to_runs_not_to_waiting():
@@ -42,32 +40,6 @@ def test_the_time_limit_applies_to_runs_not_to_waiting():
         assert ended.is_set()
 
     asyncio.run(main())
-
-
-def test_a_stopped_run_that_is_collected_later_prints_nothing(monkeypatch):
-    unraisable = []
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    job, errors = Job(""), []
-
-    def work():
-        numbers = track(range(2))
-        for _ in numbers:
-            job.cancelled.set()
-            say("")
-
-    def run():
-        try:
-            job.run(work)
-        except Cancelled as error:
-            errors.append(error)  # holds the frames of the run
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert len(errors) == 1
-    errors.clear()
-    gc.collect()
-    assert not unraisable
 
 
 # --- connections
