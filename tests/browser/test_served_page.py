@@ -9,17 +9,7 @@ from families import tiny
 from playwright.sync_api import expect
 
 import attnviz
-from tests.interactive.serve.live_server import (
-    serving_in_thread,
-    small_model,
-    wait_until_idle,
-)
-
-
-@pytest.fixture(scope="module")
-def small(tokenizer):
-    """A small encoder, which answers fast."""
-    return attnviz.load(small_model(tokenizer), tokenizer=tokenizer)
+from tests.interactive.serve.live_server import serving_in_thread, wait_until_idle
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +55,7 @@ def test_a_typed_sentence_is_shown_the_selection_stays_and_two_are_compared(page
     shown = page()  # it shows its first sentence at once
     sentence = shown.get_by_label("Sentence").first
     expect(shown.locator("canvas")).to_be_visible(timeout=120_000)
-    expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 8 heads")
+    expect(shown.locator(".answer .verdict").first).to_contain_text("verified: 12 heads")
     shown.get_by_role("button", name="Token", exact=True).click()
     sentence.fill("she sat by the bank of the river")
     sentence.press("Enter")

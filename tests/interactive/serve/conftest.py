@@ -1,20 +1,17 @@
 """One server for all tests, and a client that has opened its page."""
 
 import pytest
+from families import tiny
 
 import attnviz
-from tests.interactive.serve.live_server import (
-    serving_in_thread,
-    small_model,
-    wait_until_idle,
-)
+from tests.interactive.serve.live_server import serving_in_thread, wait_until_idle
 
 
 @pytest.fixture(scope="package")
 def small(tokenizer, tmp_path_factory):
     """Return the folder of a small model with the bundled tokenizer."""
     folder = tmp_path_factory.mktemp("models") / "small"
-    small_model(tokenizer).save_pretrained(folder)
+    tiny("bert").save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

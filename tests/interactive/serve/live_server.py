@@ -14,8 +14,6 @@ from pathlib import Path
 
 import httpx2
 import pytest
-import torch
-from transformers import BertConfig, BertModel
 
 from attnviz.interactive.serve import Cancelled, Handlers, JobQueue, Site, _names, _Server  # noqa: F401
 
@@ -121,16 +119,3 @@ def wait_until_idle(served):
         while (health := asking.get("/health").json())["running"] or health["waiting"]:
             assert time.monotonic() < end
             time.sleep(0.02)
-
-
-def small_model(tokenizer):
-    """Return a small model for this tokenizer, of which no two texts have similar maps."""
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = BertConfig(**shape, intermediate_size=64, vocab_size=len(tokenizer))
-    torch.manual_seed(0)
-    model = BertModel(config).eval()
-    with torch.no_grad():
-        for layer in model.encoder.layer:
-            for projection in (layer.attention.self.query, layer.attention.self.key):
-                projection.weight.mul_(30)
-    return model
