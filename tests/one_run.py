@@ -52,9 +52,20 @@ def once_by_tokenizer(find, anew=lambda: False):
     return find_once
 
 
-def share_runs(patch, runs, modules=(attend, corpus, reference)):
-    """Run models once in these modules, and find the whole words of a vocabulary once."""
+def share_runs(patch, runs, modules=(attend, corpus, reference), model=None):
+    """Run models once in these modules, and find the whole words of a vocabulary once.
+
+    model : what is loaded without a name.
+    """
     for module in modules:
         patch.setattr(module, "run", runs)
     find_once = once_by_tokenizer(interventions.whole_words, lambda: runs.anew)
     patch.setattr(interventions, "whole_words", find_once)
+    load = attend.load
+
+    def load_once(name=None, **how):
+        is_plain = name is None and all(value in (None, "auto", "parse") for value in how.values())
+        return model if is_plain else load(name, **how)
+
+    if model is not None:
+        patch.setattr(attend, "load", load_once)

@@ -38,15 +38,9 @@ def found(texts, model):
 
 @pytest.fixture(scope="package", autouse=True)
 def _runs(model):
-    runs, load = Runs(), attnviz.load
-
-    def load_once(name=None, **how):
-        plain = name is None and all(value in (None, "auto", "parse") for value in how.values())
-        return load(name, **how) if runs.anew or not plain else model
-
+    runs = Runs()
     with pytest.MonkeyPatch.context() as patch:
-        share_runs(patch, runs)
-        patch.setattr("attnviz.pipeline.attend.load", load_once)
+        share_runs(patch, runs, model=model)
         yield runs
 
 
