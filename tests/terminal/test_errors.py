@@ -49,25 +49,30 @@ def test_no_command_shows_the_help(capsys):
 
 
 STUCK = """
-import signal, sys, time
-import attnviz.app
-from attnviz.__main__ import main
-def run(arguments):
-    try:
-        print("ready", flush=True)
-        time.sleep(60)
-    finally:
-        print("ends", flush=True)
-        time.sleep(60)  # as a download does, whose threads are waited for
-attnviz.app.run = run
-sys.exit(main())
+import os, time
+try:
+    os.write(1, b"ready\\n")
+    time.sleep(60)
+finally:
+    os.write(1, b"ends\\n")
+    time.sleep(60)  # as a download does, whose threads are waited for
 """
 
 
+def stuck(*before):
+    """Start a command, which stays in a library that it imports."""
+    Path("typer.py").write_text(STUCK)
+    command = [*before, sys.executable, "-m", "attnviz"]
+    path = os.pathsep.join([".", os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
 def test_a_second_interrupt_exits_at_once():
-    command = [sys.executable, "-c", STUCK]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "ready\n"
+    with stuck() as process:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "ends\n"
         process.send_signal(signal.SIGTERM)  # part of the same interruption
@@ -78,13 +83,11 @@ def test_a_second_interrupt_exits_at_once():
 
 
 def test_nohup_is_respected():
-    ignoring = STUCK.replace("sys.exit", "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nsys.exit")
-    with subprocess.Popen([sys.executable, "-c", ignoring], stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"ready\n"
+    with stuck("nohup") as process:
         process.send_signal(signal.SIGHUP)
         time.sleep(0.2)
         process.kill()
-        assert process.stdout.read() == b""
+        assert process.stdout.read() == ""
 
 
 def test_no_color_is_respected_in_a_terminal():
