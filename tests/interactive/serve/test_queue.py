@@ -10,11 +10,13 @@ import time
 from contextlib import suppress
 
 import pytest
-import uvicorn
 from starlette.exceptions import HTTPException
 
+import attnviz
 from attnviz.interactive.serve import Connection, JobQueue
 from attnviz.runtime import say
+from tests.interactive.serve.live_server import serving_in_thread
+from tests.interactive.serve.test_serving import leaving
 
 
 def test_the_time_limit_applies_to_runs_not_to_waiting():
@@ -45,94 +47,76 @@ def test_the_time_limit_applies_to_runs_not_to_waiting():
 # --- connections
 
 
-WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+WHOLE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HALF = {
     "nothing": b"",
     "half a header": b"GET / HTTP/1.1\r\nHo",
-    "half a body": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf",
+    "half a body": b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf",
     "half a second header": WHOLE + b"GET / HTTP/1.1\r\nHo",
 }
 MAX_SECONDS, MAX_OPEN = 0.5, 4
 
 
-class Strict(Connection):
-    max_seconds, max_open = MAX_SECONDS, MAX_OPEN
+@pytest.fixture(scope="module")
+def strict(small):
+    """A server whose limits are small, and whose model takes longer."""
+    model = attnviz.load(small)
+    model.module.register_forward_pre_hook(lambda *_: time.sleep(MAX_SECONDS))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "max_seconds", MAX_SECONDS)
+        patch.setattr(Connection, "max_open", MAX_OPEN)
+        with serving_in_thread(model) as served:
+            yield served
 
 
-async def answer(scope, receive, send):
-    """Answer at once to GET; wait for the path /slow; never read a body."""
-    if scope["path"] == "/slow":
-        await asyncio.sleep(2 * MAX_SECONDS)
-    headers = [(b"content-length", b"4")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": b"done"})
+@pytest.fixture
+def slow(strict):
+    """A connection whose answer takes longer than a request may take to arrive."""
+    with strict.enter() as reader:
+        connection = leaving(strict, reader, "/attention", {"text": "the train"})
+    with connection:
+        yield connection
 
 
-def serve(client):
-    """Run a coroutine with the port of a server whose limits are small."""
-
-    async def main():
-        config = uvicorn.Config(
-            answer, http=Strict, ws="none", lifespan="off", log_config=None, timeout_keep_alive=60
-        )
-        server = uvicorn.Server(config)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            serving = asyncio.create_task(server.serve([listener]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            await client(listener.getsockname()[1])
-            server.should_exit = True
-            await serving
-
-    asyncio.run(asyncio.wait_for(main(), 20))
+def opened(served, request):
+    connection = socket.create_connection(("127.0.0.1", served.port))
+    connection.sendall(request)
+    return connection
 
 
-async def send(port, request):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    return reader, writer
-
-
-async def read_all(reader):
-    """Return what is sent until the connection is closed or reset."""
+def read(connection, seconds=20, until=None):
+    """Return what is sent until the connection is closed or reset, or up to these bytes."""
+    connection.settimeout(seconds)
     received = b""
     with suppress(ConnectionResetError):
-        while chunk := await reader.read(1000):
+        while (until is None or until not in received) and (chunk := connection.recv(1000)):
             received += chunk
     return received
 
 
-def test_a_connection_without_a_whole_request_is_closed():
-    async def client(port):
-        opened = [await send(port, request) for request in HALF.values()]
-        for reader, writer in opened:
-            await asyncio.wait_for(read_all(reader), 3 * MAX_SECONDS)
-            writer.close()
-
-    serve(client)
+def test_a_connection_without_a_whole_request_is_closed(strict):
+    several = [opened(strict, request) for request in HALF.values()]
+    for connection in several:
+        read(connection, 3 * MAX_SECONDS)
+        connection.close()
 
 
-def test_a_slow_answer_is_not_cut_off():
-    async def client(port):
-        reader, writer = await send(port, WHOLE.replace(b"/ ", b"/slow "))
-        assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200")
-        writer.write(WHOLE)  # the connection is kept open
-        assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200")
-        writer.close()
-
-    serve(client)
+def test_a_slow_answer_is_not_cut_off(slow):
+    began = time.monotonic()
+    assert read(slow, until=b"\r\n").startswith(b"HTTP/1.1 200")
+    assert time.monotonic() - began > MAX_SECONDS
+    slow.sendall(WHOLE)  # the connection is kept open
+    assert b'"uptime_s"' in read(slow, until=b'"uptime_s"')
 
 
-def test_the_connection_that_waited_longest_is_closed():
-    async def client(port):
-        slow = await send(port, WHOLE.replace(b"/ ", b"/slow "))
-        idle = [await send(port, HALF["half a header"]) for _ in range(MAX_OPEN - 1)]
-        last = await send(port, WHOLE)
-        await last[0].readuntil(b"done")
-        assert await asyncio.wait_for(read_all(idle[0][0]), MAX_SECONDS / 2) == b""
-        assert not idle[1][0].at_eof()
-        await slow[0].readuntil(b"done")
-        for _, writer in (slow, *idle, last):
-            writer.close()
-
-    serve(client)
+def test_the_connection_that_waited_longest_is_closed(strict, slow):
+    idle = [opened(strict, HALF["half a header"]) for _ in range(MAX_OPEN - 1)]
+    last = opened(strict, WHOLE)
+    assert b'"uptime_s"' in read(last, until=b'"uptime_s"')
+    assert read(idle[0], MAX_SECONDS / 2) == b""
+    idle[1].setblocking(False)
+    with pytest.raises(BlockingIOError):  # it is open
+        idle[1].recv(1)
+    assert read(slow, until=b"\r\n").startswith(b"HTTP/1.1 200")
+    for connection in (*idle, last):
+        connection.close()
