@@ -11,6 +11,7 @@ import re
 import pytest
 import torch
 from families import tiny
+from figures.sentences.maps import rules_of
 from linear_models import build
 from matplotlib.text import Text
 from media import RATE, chirp, picture, processor_of, seeing
@@ -185,8 +186,8 @@ def test_the_families_of_heads_are_named_as_in_the_figure(saved, open_page, mode
     page.mouse.move(place["x"], place["y"])
     tip = page.locator("[role=tooltip]").inner_text()
     maps = attnviz.head_maps(model.attend(TEXT))
-    family, share = attnviz.heads.head_families(maps)[2]
-    assert family.family == "previous"
+    family, share = rules_of(maps, maps.weights)[2]
+    assert family == "previous"
     assert "Words look at the word before them" in tip
     with page.expect_download() as started:
         page.locator("[data-control='save-svg']").click()
