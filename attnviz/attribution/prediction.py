@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -15,6 +16,7 @@ from attnviz.attribution.target import Readout, Target, base_of, copies_of, mask
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
+from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import spelled
 from attnviz.inputs.tokens import TextSource
 from attnviz.models.pretrained import pooling_of
@@ -22,7 +24,7 @@ from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
 from attnviz.results.base import Rules, Savable
 
-Kind: TypeAlias = Literal["next token", "masked token", "class", "label", "similarity"]
+Kind: TypeAlias = Literal["next token", "answer", "masked token", "class", "label", "similarity"]
 Number: TypeAlias = Literal["difference", "log-probability", "logit", "similarity"]
 
 _TIED = 0.5  # a difference of logits that is none: 62 % against 38 % at the most
@@ -75,6 +77,24 @@ class Similarity(Prediction):
         """Return the number of each run, (N, 1), from the hidden states."""
         pooled = Readout.__call__(self, output.float())
         return pooled @ self.other[:, None] * pooled.square().sum(-1, keepdim=True).rsqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class Answer(Prediction):
+    """The log-probability of each token of an answer, after the position of its row, (N, R)."""
+
+    tokens: tuple[int, ...] = field(kw_only=True)
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the output is a mean over positions: each row is read by itself."""
+        return False
+
+    def __call__(self, output: Tensor) -> Tensor:
+        """Return the numbers of each run, (N, R), from the logits."""
+        logits = output[:, list(self.rows)].float()
+        tokens = torch.tensor(self.tokens, device=logits.device).expand(len(logits), -1)
+        return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +232,30 @@ class Choices:
         site, log = (self.model.module, self.rows), log and self.is_distribution
         readout = Prediction(*site, choice, other, self.kind, log, stacks=self.reading.stacks)
         return self.reading.target(self.model, readout)
+
+    def answer(self, tokens: Sequence[int]) -> Target:
+        """Return the prediction of all tokens of an answer, the last of which follows the text."""
+        last = self.rows[-1] + 1
+        site = self.model.module, tuple(range(last - len(tokens), last))
+        chosen = {"choice": tokens[-1], "against": None, "kind": "answer", "log": True}
+        readout = Answer(*site, **chosen, tokens=(*tokens,), stacks=self.reading.stacks)
+        return self.reading.target(self.model, readout)
+
+    def words_of(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
+        """Return the words that tokens spell, and the numbers of the tokens of each."""
+        tokenizer: Any = self.model.checkpoint.target_tokenizer
+        texts = [decode(tokenizer, tokens[:n]) for n in range(len(tokens) + 1)]
+        words: list[str] = []
+        pieces: list[list[int]] = []
+        for n, (before, after) in enumerate(itertools.pairwise(texts)):
+            piece = after[len(before) :]
+            begins = piece[:1].isspace() or before[-1:].isspace()
+            if not words or (words[-1] and begins and piece.strip()):
+                words.append("")
+                pieces.append([])
+            words[-1] += piece.strip()
+            pieces[-1].append(n)
+        return words, pieces
 
     def top(self, count: int) -> list[int]:
         """Return the most probable tokens or classes, the first first."""

@@ -19,7 +19,7 @@ from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline import AttendOptions, run
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
-from attnviz.results.axis import Axis, TokenGroups, join_axes, token_groups
+from attnviz.results.axis import Axis, TokenGroups, join_axes, join_parts, token_groups
 from attnviz.results.text import READ_WITH
 from attnviz.runtime.libraries import silence_logs
 
@@ -58,6 +58,15 @@ class Reading:
         inputs = {name: tensor[:, :end] for name, tensor in self.inputs.items()}
         tokens = self.tokens.at(range(end))
         return replace(self, inputs=inputs, groups=token_groups(tokens), tokens=tokens)
+
+    def parts(self, by: str | Sequence[str], end: int) -> TokenGroups:
+        """Return the parts of the text before the position `end`, as `join_parts`."""
+        source, words = self.result.provenance, self.groups
+        text = "\n\n".join(filter(None, (source.text, source.pair)))
+        words = words.at([n for n, rows in enumerate(words.positions) if rows[-1] < end])
+        parts = join_parts(words, text, by)
+        movable = (tuple(n for n in rows if n != self.sink) for rows in parts.positions)
+        return replace(parts, positions=tuple(movable))
 
 
 def read(

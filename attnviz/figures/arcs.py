@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -28,7 +27,7 @@ from attnviz.figures.layout import Page, Place, Ruler, face, line_height
 from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OneMap
 from attnviz.results import Provenance
-from attnviz.results.axis import is_word
+from attnviz.results.axis import is_word, number_sentences, place_words
 from attnviz.results.text import literal
 
 Link: TypeAlias = tuple[int, int, float]  # query, key and weight
@@ -42,8 +41,6 @@ _SIZE, _LINE = 8.0, 14.5 / 72  # points; inches of a line
 _PAD, _BESIDE = 0.3 * MM, 1.0 * MM  # around a word on its color, and beside one in a box
 _READABLE = 4.5  # the least contrast of a word and its color (WCAG 2)
 _CAP = 5.2 / 72  # inches of a capital letter, in a paragraph
-_ENDS, _QUOTES = frozenset(".!?"), "\"'”’)]"  # of sentences, and what may follow them
-_TITLES = frozenset(("Dr", "Mr", "Mrs", "Ms", "Prof", "St", "vs", "dr", "mr", "mrs", "ms", "prof"))
 _HEAD = 1.5 * MM  # the height of an arrow's head
 _APART = 1.3 * MM  # between the arcs that end at one word
 _CURVE = [Path.MOVETO, *[Path.CURVE4] * 3]
@@ -354,29 +351,6 @@ def sentences_of(drawn: OneMap) -> list[int]:
     return number_sentences(drawn.rows, drawn.special_rows, drawn.generated_from)
 
 
-def number_sentences(
-    words: Sequence[str], special: Sequence[bool], generated: int | None
-) -> list[int]:
-    """Return the number of the sentence of each word, -1 of special tokens.
-
-    Special tokens end a sentence, and so does the prompt. A point does not behind an initial or a
-    title, as in "Dr. Smith".
-    """
-    numbers, number, begins, before = [], 0, False, ""
-    for n, word in enumerate(words):
-        if any(special[n : n + 1]):
-            numbers.append(-1)
-            begins = max(numbers) >= 0
-            continue
-        number += (begins and is_word(word)) or n == generated
-        begins &= not is_word(word)
-        numbers.append(number)
-        is_short = len(before) == 1 or "." in before or before in _TITLES
-        begins |= word.strip(_QUOTES)[-1:] in _ENDS and not (is_short and word[:1] == ".")
-        before = word if is_word(word) else before
-    return numbers
-
-
 def distant_links(
     weights: Tensor, linked: Tensor, words: Sequence[str], claimed: Cell | None
 ) -> list[Link]:
@@ -561,17 +535,16 @@ def find_blanks(words: Iterable[Word], source: Provenance) -> None:
     """Find the blanks and line breaks before each word in the text, and what the model wrote."""
     prompt, wrote = source.text or "", source.generated
     texts = f"{prompt} {wrote}" if wrote else prompt, source.pair, source.target
-    whole, end, is_lost = "\n".join(filter(None, texts)), 0, True
-    for word in words:
-        piece = word.text[1:] if word.text[:1] == "·" else word.text
-        found = re.compile(re.escape(piece), re.I).search(whole, end)
-        between = whole[end : found.start()] if found else ""
-        if found and (is_lost or not between.strip()):
+    whole, words, end, is_lost = "\n".join(filter(None, texts)), [*words], 0, True
+    places = place_words([word.text for word in words], whole)
+    for word, place in zip(words, places, strict=True):
+        if place is not None:
+            between = whole[end : place.start]
             word.blank = between[len(between.rstrip()) :] or " " * is_lost
-            word.is_written = bool(wrote) and found.start() >= len(prompt)
-            end, is_lost = found.end(), False
-        else:  # a special token, or a piece in another spelling
-            word.blank, is_lost = " " * (piece == word.text), True
+            word.is_written = bool(wrote) and place.start >= len(prompt)
+            end, is_lost = place.stop, False
+        else:
+            word.blank, is_lost = " " * (word.text[:1] != "·"), True
 
 
 def _set_lines(ruler: Ruler, words: Sequence[Word], room: float, points: float = _SIZE) -> None:

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from attnviz.analyses.maps import compute
 from attnviz.errors import InputError, ModelError
-from attnviz.figures.arcs import number_sentences
 from attnviz.figures.cells import BELOW_EVEN
 from attnviz.figures.claims import LOGARITHMIC_FROM, is_right_to_left, of_map
 from attnviz.heads import head_families
@@ -32,7 +31,7 @@ from attnviz.io import data_uri
 from attnviz.results import AttentionRecord, AttentionResult, Axis, GivenAttention, MaskRule
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.attention_result import NextTokens, Provenance, StreamedAttention, Waveform
-from attnviz.results.axis import find_words, token_groups
+from attnviz.results.axis import find_words, number_sentences, token_groups
 from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source
 

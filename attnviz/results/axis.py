@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +32,8 @@ Span = tuple[int, int]
 _SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
 _WRITTEN = 10  # letters of a word before the token that was read in its place
+_ENDS, _QUOTES = frozenset(".!?"), "\"'”’)]"  # of sentences, and what may follow them
+_TITLES = frozenset(("Dr", "Mr", "Mrs", "Ms", "Prof", "St", "vs", "dr", "mr", "mrs", "ms", "prof"))
 Patches = tuple[tuple[int, int] | None, ...]
 
 # English words that carry grammar rather than content: articles, pronouns, auxiliaries and such.
@@ -381,6 +383,87 @@ def content_positions(axis: Axis) -> Tensor:
     for content, positions in zip(content_words(groups), groups.positions, strict=True):
         marked[list(positions)] = content
     return marked
+
+
+def number_sentences(
+    words: Sequence[str], special: Sequence[bool], generated: int | None
+) -> list[int]:
+    """Return the number of the sentence of each word, -1 of special tokens.
+
+    Special tokens end a sentence, and so does the prompt. A point does not behind an initial or a
+    title, as in "Dr. Smith".
+    """
+    numbers, number, begins, before = [], 0, False, ""
+    for n, word in enumerate(words):
+        if any(special[n : n + 1]):
+            numbers.append(-1)
+            begins = max(numbers) >= 0
+            continue
+        number += (begins and is_word(word)) or n == generated
+        begins &= not is_word(word)
+        numbers.append(number)
+        is_short = len(before) == 1 or "." in before or before in _TITLES
+        begins |= word.strip(_QUOTES)[-1:] in _ENDS and not (is_short and word[:1] == ".")
+        before = word if is_word(word) else before
+    return numbers
+
+
+def place_words(words: Iterable[str], text: str) -> Iterator[slice | None]:
+    """Yield the place of each word in a text; None for special tokens, and in another spelling."""
+    end, is_lost = 0, True
+    for word in words:
+        piece = word[1:] if word[:1] == "·" else word
+        found = re.compile(re.escape(piece), re.I).search(text, end)
+        if found and (is_lost or not text[end : found.start()].strip()):
+            end, is_lost = found.end(), False
+            yield slice(found.start(), end)
+        else:
+            is_lost = True
+            yield None
+
+
+def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> TokenGroups:
+    """Join the words of each part of a text: a "sentence", a "passage", or what is given.
+
+    Blank lines separate passages, and sentences too. Raises InputError for a part that is not in
+    the text, and for a text of one part.
+    """
+    places, sentences = [*place_words(groups.labels, text)], [0] * len(groups.labels)
+    if by == "sentence":
+        sentences = number_sentences(groups.labels, groups.special, None)
+    given: list[slice] = []
+    for part in [] if isinstance(by, str) else by:
+        start = text.find(part := part.strip(), given[-1].stop if given else 0)
+        start = text.find(part) if start < 0 else start
+        if start < 0 or not part:
+            raise InputError(
+                f"The part {shortened(part)!r} is not in the text. Copy it from there."
+            )
+        given.append(slice(start, start + len(part)))
+    parts: dict[object, list[int]] = {}
+    passage = end = 0
+    for n, place in enumerate(places):
+        if place is not None:
+            passage += text[end : place.start].count("\n") > 1
+            end = place.stop
+        key: object = passage, sentences[n]
+        if not isinstance(by, str):
+            key = next((k for k, one in enumerate(given) if one.start < end <= one.stop), None)
+        if not groups.special[n] and key is not None:
+            parts.setdefault(key, []).append(n)
+    if len(parts) < 2 and isinstance(by, str):
+        raise InputError(
+            f"The text is one {by}, so there is nothing to compare. Separate passages by blank "
+            "lines, or name the parts of the text (groups=[…])."
+        )
+    known = [[place for n in of if (place := places[n]) is not None] for of in parts.values()]
+    texts = [text[of[0].start : of[-1].stop] if of else "" for of in known]
+    return replace(
+        groups.at([of[0] for of in parts.values()]),
+        positions=tuple(tuple(p for n in of for p in groups.positions[n]) for of in parts.values()),
+        labels=tuple(" ".join(one.split()) for one in texts),
+        side=AxisGeometry(None, None),
+    )
 
 
 def locate(word: str, groups: TokenGroups) -> int:

@@ -37,6 +37,7 @@ _FLAGS = {
     "words": ("--words/--pieces",),
     "columns": ("--columns", "--cols"),
     "methods": ("--methods", "--method"),
+    "groups": ("--groups", "--group"),
     "sentences": ("--sentences", "--sense"),
     "open_browser": ("--open",),
 }

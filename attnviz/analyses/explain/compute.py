@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from attnviz.analyses.explain.result import ExplainResult
 from attnviz.attribution.decomposition import Decomposition, check_sums, decompose
 from attnviz.attribution.interventions import available_interventions, head_effects, intervene
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
-from attnviz.attribution.prediction import Choices, Prediction, Similarity, logit_lens
+from attnviz.attribution.prediction import Answer, Choices, Prediction, Similarity, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
 from attnviz.attribution.target import Target, mask_id, token_ids
@@ -35,6 +35,7 @@ from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
 
 _TOP = 5  # predictions that are listed
+_WITHOUT = "the same text, where one part is hidden from all other tokens"
 
 
 @checked_scalars
@@ -47,6 +48,7 @@ def explain(
     against: str | None = None,
     word: str | None = None,
     similar_to: TextSource | None = None,
+    groups: str | Sequence[str] | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: TextSource | None = None,
     methods: str | Sequence[str] = ("partial-split",),
@@ -76,6 +78,11 @@ def explain(
         target is the label.
     similar_to : str, ids, BatchEncoding or messages, optional
         Another text. The cosine of both embeddings is explained, by the pooling of the model.
+    groups : "sentence", "passage" or sequence of str, optional
+        Explain by parts of the text in place of its words: by its sentences, by its passages, which
+        blank lines separate, or by the parts that are given. Each is hidden from all other tokens
+        (attention knock-out), and nothing is decomposed. The part with the position that predicts,
+        such as the question, stays. With `generate` the whole answer is explained.
     number : {"log-probability", "logit"}
         What is explained of a target alone.
     reference : str, optional
@@ -94,7 +101,8 @@ def explain(
         exactly for the thirty largest, and compute what each layer would predict (logit lens).
     generate : int, default 1
         Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
-        last of them: the text and the tokens before it are what the model reads.
+        last of them: the text and the tokens before it are what the model reads. With `groups`, at
+        most this many tokens, and all of them.
     decoder : str or ids, optional
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
@@ -115,9 +123,9 @@ def explain(
     ------
     InputError
         The text has no mask token, the target is not in the vocabulary or no class, both choices
-        are the same, the reference has another number of tokens, a method is unknown, the model
-        does not generate so many tokens, it has no decoder that reads another text, or the input is
-        no text.
+        are the same, the reference has another number of tokens, a method is unknown, a part is not
+        in the text, the model does not generate so many tokens, it has no decoder that reads
+        another text, or the input is no text.
     ModelError
         The model predicts neither tokens nor classes, or its blocks cannot be traced or have no
         gradients, where this is asked for.
@@ -136,7 +144,12 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    finish = partial(explain_prediction, reference=reference, methods=names, heads=heads)
+    options: dict[str, Any] = {"reference": reference, "methods": names, "heads": heads}
+    if groups is not None:
+        why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
+        refuse_given(why, reference=reference, heads=heads)
+        options = {"by": groups}
+    finish = partial(explain_prediction, **options)
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
@@ -149,10 +162,18 @@ def explain(
     else:
         why = f"{model.name} has no decoder that reads a text of its own. Leave it out."
         refuse_given(why, decoder=decoder)
-    source, more, last, notes = _write(model, source, generate, truncate)
+    as_answer = groups is not None and generate > 1
+    if as_answer:
+        why = "the whole answer is explained. Leave it out, or generate."
+        refuse_given(why, target=target, against=against, number=not log)
+    source, more, written, notes = _write(model, source, generate, truncate, as_answer=as_answer)
+    last = written[-1] if written and not as_answer else None
     site, choices = find_prediction(
         model, source, target, against, word, log=log, more=more, last=last, truncate=truncate
     )
+    if as_answer:
+        choices.notes.clear()  # on the last token alone
+        site = choices.answer(written)
     choices.notes[:0] = notes
     return finish(site, choices)
 
@@ -164,10 +185,14 @@ def explain_prediction(
     reference: TextSource | None = None,
     methods: Sequence[str] = (),
     heads: bool = False,
+    by: str | Sequence[str] | None = None,
     measure: bool = True,
     provenance: Provenance | None = None,
 ) -> ExplainResult:
-    """Explain a prediction by known methods, as `explain`; `measure` changes each word."""
+    """Explain a prediction by known methods, as `explain`; `measure` changes each word.
+
+    by : the parts that are hidden in place of words, as `groups` of `explain`.
+    """
     reading, model, readout = choices.reading, site.model, site.readout
     assert isinstance(readout, Prediction)
     is_mean = isinstance(readout, Similarity) and readout.is_pooled
@@ -175,22 +200,28 @@ def explain_prediction(
     if reference is None:
         reference = "mask" if is_mean and mask_id(model) is not None else "gate"
     compared = make_reference(site, reference, reading)
-    groups, result, at = reading.groups, reading.result, readout.positions[0]
+    result, at = reading.result, readout.positions[0]
+    groups = reading.groups if by is None else reading.parts(by, at + 1)
     with tracing(model):
-        value = site.outputs(1).item()
-    split, missing = _decompose(site, compared, value, optional=optional)
+        numbers = site.outputs(1)
+    value, split, missing = numbers.sum().item(), None, list[str]()
+    if by is None:
+        split, missing = _decompose(site, compared, value, optional=optional)
     is_gated = split is not None and compared.gate is not None
     is_same = {"masked token": True, "label": True, "next token": is_gated}
     # The positions with no difference to measure
-    same = {reading.sink, *([at] if is_same.get(readout.kind) else [])}
+    same = {reading.sink, *([at] if by is not None or is_same.get(readout.kind) else [])}
     unmeasured = tuple(index for index, rows in enumerate(groups.positions) if same & {*rows})
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
         words = [groups.positions[index] for index in others]
         # A word that others cannot read still counts in a mean over all words.
-        left_out = ("replace", "knock-out") if split is None or is_mean else ("replace",)
+        is_untraced = split is None and by is None
+        left_out = ("replace", "knock-out") if is_untraced or is_mean else ("replace",)
         changes = [name for name in available_interventions(model) if name not in left_out]
         changes = [*changes, "replace"] if measure else []
+        if by is not None:
+            changes = ["knock-out"] if "knock-out" in changes else changes[:1]
         lost = intervene(site, words, changes, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
@@ -205,20 +236,26 @@ def explain_prediction(
                     lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
                 missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
+    replaced = lost["replace"][..., 0].T if "replace" in lost else torch.empty(0, len(words))
+    answer: list[str] = []
+    by_answer = torch.empty(0, len(words))
+    if isinstance(readout, Answer):
+        answer, pieces = choices.words_of(readout.tokens)
+        by_answer = sum_pieces(lost[changes[0]].mean(1), pieces).T
     source = reading.stacks.source
     sides = ["source" if rows[0] < source else "target" for rows in groups.positions]
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
     by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
-    top = choices.top(_TOP)
+    top = [] if answer else choices.top(_TOP)
     return ExplainResult(
-        target=choices.label(readout.choice),
+        target=" ".join(answer) or choices.label(readout.choice),
         against=None if readout.against is None else choices.label(readout.against),
         kind=readout.kind,
         number=readout.number,
         value=value,
         baseline=value - (math.nan if split is None else split.total),
-        probability=probabilities[readout.choice].item(),
+        probability=math.exp(value) if answer else probabilities[readout.choice].item(),
         top=tuple(map(choices.label, top)),
         top_probabilities=tuple(probabilities[top].tolist()),
         words=groups.shown,
@@ -228,16 +265,19 @@ def explain_prediction(
         stacks=tuple(sides) if reading.stacks else (),
         at=labeled[0] if readout.kind == "label" else None,
         unmeasured=unmeasured,
-        reference=compared.description,
+        reference=compared.description if by is None else _WITHOUT,
         decomposition=split,
-        causal={name: by_word(effect.mean(1)[:, 0]) for name, effect in lost.items()},
-        replacements=by_word(lost["replace"][..., 0].T if measure else torch.empty(0, len(words))),
+        causal={name: by_word(effect.mean(1).sum(-1)) for name, effect in lost.items()},
+        replacements=by_word(replaced),
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
         notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
-        agreement=_verify(result.agreement, choices.logits, site, split, value),
+        agreement=_verify(result.agreement, choices.logits, site, split, numbers),
         provenance=provenance or result.provenance,
+        parts="" if by is None else by if isinstance(by, str) else "part",
+        answer=tuple(answer),
+        by_answer=by_word(by_answer),
     )
 
 
@@ -319,13 +359,13 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
 
 
 def _write(
-    model: Model, source: Inputs, count: int, truncate: bool
-) -> tuple[Inputs, Sequence[int] | None, int | None, tuple[str, ...]]:
-    """Generate tokens; return what is read, the ids after it, the last one, and notes."""
+    model: Model, source: Inputs, count: int, truncate: bool, *, as_answer: bool = False
+) -> tuple[Inputs, Sequence[int] | None, Sequence[int], tuple[str, ...]]:
+    """Generate tokens; return what is read, the ids after it, all that were written, and notes."""
     checkpoint, name = model.checkpoint, "decoder_input_ids"
     if source.targets is None:
         if count == 1:
-            return source, None, None, ()
+            return source, None, (), ()
         how = ". Leave out --generate (generate=), or use a causal language model."
         _expect_generator(model, how)
         name = "input_ids"
@@ -333,22 +373,29 @@ def _write(
     before: list[int] = inputs[name][0].tolist()
     expect_tokens_left(checkpoint, len(before), count)
     if count == 1:
-        return source, None, None, ()
+        return source, None, (), ()
     tokenizer = checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
     written = generate_greedily(model.module, inputs, count, tokenizer)
-    *ids, last = written.ids.tolist()
-    new = ids[len(before) :]
-    if (words := sum(token not in tokenizer.all_special_ids for token in new)) < count - 1:
+    new: list[int] = written.ids.tolist()[len(before) :]
+    words = [token not in tokenizer.all_special_ids for token in new]
+    if as_answer:  # which may end before
+        new = new[: [*words, False].index(False)]
+    if not new:
+        raise InputError(f"{model.name} writes no answer to this text. Begin the answer in it.")
+    if sum(words[:-1]) < count - 1 and not as_answer:
         raise InputError(
-            f"{model.name} ends the text after {words} tokens. Ask for fewer with --generate "
+            f"{model.name} ends the text after {sum(words[:-1])} tokens. Ask for fewer with --generate "
             "(generate=)."
         )
+    ids = [*before, *new[:-1]]
     read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
-    notes = f"the model wrote “{read[len(start) :].strip()}”", *written.notes
+    notes = written.notes
+    if not as_answer:
+        notes = f"the model wrote “{read[len(start) :].strip()}”", *notes
     if source.targets is None:
-        return source, new, last, notes
-    return replace(source, targets=[TokenIds(tuple(ids), shifted=True)]), None, last, notes
+        return source, new[:-1], new, notes
+    return replace(source, targets=[TokenIds(tuple(ids), shifted=True)]), None, new, notes
 
 
 def _expect_generator(model: Model, how: str) -> None:
@@ -359,12 +406,12 @@ def _expect_generator(model: Model, how: str) -> None:
 
 
 def _verify(
-    report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, value: float
+    report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, ours: Tensor
 ) -> AgreementReport:
     """Return a report that covers the sums of the split, and the number by the model as loaded."""
     if split is not None:
         report = check_sums(report, split.relative_error)
-    ours = torch.tensor([[value]], dtype=torch.float64, device="cpu")
+    ours = ours.double().cpu()
     size = logits.double().abs().max().item()
     name = "similarity" if isinstance(site.readout, Similarity) else "logits"
     return check_hidden_states(report, ours, site.as_loaded(), name=name, scale=size)

@@ -6,7 +6,9 @@ import itertools
 import math
 from collections import Counter
 
+import numpy as np
 import torch
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
@@ -23,6 +25,7 @@ from attnviz.results.text import literal, signed, source_and_notes
 
 _MEASURED = "measured effect"
 # Inches, and points.
+_MOST_PARTS, _IN_ALL = 24, "in all"
 _ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with a number
 _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
@@ -41,7 +44,8 @@ def explain(
 ) -> Figure:
     """Draw the text of a prediction, shaded by the measured effect of changing each word.
 
-    Below it stand the effects, the contributions and further methods, with the rank correlation of
+    Of parts of a text, such as passages, a table has what each takes from each word of the answer.
+    Else below the text stand the effects, the contributions and further methods, with the rank correlation of
     each method and the effects; then, if they were measured, what is lost without each head, and
     what each layer would predict. If no effect was measured, the text is shaded by the
     contributions.
@@ -57,6 +61,9 @@ def explain(
     with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, result.finding, page.room) + _GAP
+        if result.parts:
+            end = _draw_parts(page, result, top)
+            return page.finish(end + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
         _, _, words, bars = of_words(result)
         top = draw_words(page, words, top) + 0.06
         top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
@@ -72,7 +79,13 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     first, *notes = source_and_notes(result.provenance, result.notes)
     parts = [first]
     colors = "colors: " if not result.causal else ""
-    if result.causal:
+    if result.parts:
+        what = "word of the answer" if result.answer else "prediction"
+        parts.append(
+            f"colors: the {result.unit} that each {what} loses where a {result.parts} is hidden from "
+            "all other tokens in every layer (attention knock-out)"
+        )
+    elif result.causal:
         changes = ", ".join(result.causal)
         parts.append(
             f"colors: {_MEASURED}, the {result.unit} that are lost in separate runs, mean of "
@@ -90,7 +103,10 @@ def _caption_parts(result: ExplainResult) -> list[str]:
             "rank correlation: Spearman's ρ with the measured effect, and its 95 % interval over "
             "words of this text and over the words that replace them"
         )
-    if any(index not in result.sources for index in result.unmeasured):
+    if result.parts and result.unmeasured:
+        numbers = ", ".join(str(index + 1) for index in result.unmeasured)
+        parts.append(f"not hidden: {result.parts} {numbers}, from which the model goes on")
+    elif any(index not in result.sources for index in result.unmeasured):
         names = ", ".join(f"“{literal(result.names[index], 20)}”" for index in result.unmeasured)
         parts.append(f"not measured: {names}, the same in both runs")
     if result.heads is not None:
@@ -157,6 +173,53 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         page.write(middle, bottom, [side], color=theme().muted, align="center")
         before += count
     return bottom + line_height(SMALL_SIZE) * bool(counts)
+
+
+def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
+    """Draw what each part adds to each word of the answer, and in all; return the lower edge."""
+    shown = sorted(result.sources, key=lambda n: -abs(float(result.effect[n])))[:_MOST_PARTS]
+    shown = sorted({*shown, *(result.unmeasured if len(shown) < _MOST_PARTS else ())})
+    if not result.sources:
+        return top
+    words = [literal(word, 20) for word in result.answer or (result.target,)]
+    table = (result.by_answer if result.answer else result.effect[None]).T[shown]
+    norm = cells.signed_norm(table.nan_to_num().flatten().tolist())
+    says = ["–" if n in result.unmeasured else signed(float(result.effect[n])) for n in shown]
+    numbers = page.ruler.widest([*says, _IN_ALL], SMALL_SIZE) + 0.08
+    wide = np.array([max(page.ruler.width(word, SMALL_SIZE) + 0.07, 0.2) for word in words])
+    room = page.room - numbers
+    is_flat = wide.sum() <= 0.6 * room
+    if not is_flat:
+        wide = np.full(len(words), min(0.2, 0.6 * room / len(words)))
+    left = page.right - numbers - wide.sum()
+    begin = page.left + page.ruler.widest([str(n + 1) for n in shown], SMALL_SIZE) + 0.06
+    tall = 0.0 if is_flat else page.ruler.widest(words, SMALL_SIZE)
+    top += tall or line_height(SMALL_SIZE)
+    if len(words) > 1:
+        page.write(page.right, top - line_height(SMALL_SIZE), [_IN_ALL], align="right")
+    ax = page.axes(left, top, wide.sum(), _ROW * len(shown))
+    across = np.concatenate([[0.0], wide.cumsum()])
+    edges = np.arange(len(shown) + 1.0), across
+    cells.draw_cells(ax, table, theme().values, norm, edges=edges)
+    for middle, word in zip((across[1:] + across[:-1]) / 2, words, strict=True):
+        ax.text(
+            middle, -0.15, word, rotation=0 if is_flat else 90, ha="center", va="bottom",
+            fontsize=SMALL_SIZE,
+        )  # fmt: skip
+    for row, (n, number) in enumerate(zip(shown, says, strict=True)):
+        middle, first = top + (row + 0.5) * _ROW, n == result.strongest
+        look = {"va": "center_baseline", "color": theme().ink if first else theme().muted}
+        weight = "bold" if first else "normal"
+        label = page.ruler.clip(result.words[n], left - begin - 0.1, SMALL_SIZE)
+        page.write(begin - 0.06, middle, [f"{n + 1}"], align="right", weight=weight, **look)
+        page.write(begin, middle, [label], weight=weight, **look)
+        page.write(page.right, middle, [number], align="right", weight=weight, **look)
+        if first:
+            cells.frame(ax, (0, row), (across[-1], 1))
+    end = signed(float(norm.vmax or 0.0))
+    high = f"{end} {result.unit}, raises {result.question}"
+    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
+    return cells.draw_scales(page, [bar], (page.left, page.right), top + _ROW * len(shown) + 0.08)
 
 
 def _strongest(result: ExplainResult, most: int) -> list[int]:

@@ -55,7 +55,7 @@ class ExplainResult(WordResult):
 
     target: str = doc("The token or class that is explained, or the text of a similarity.")
     against: str | None = doc("The one that it is compared with.")
-    kind: str = doc('"next token", "masked token", "class", "label" or "similarity".')
+    kind: str = doc('"next token", "answer", "masked token", "class", "label" or "similarity".')
     number: str = doc(
         'What is explained: "difference" (of logits), "log-probability", "logit" or "similarity".'
     )
@@ -117,6 +117,23 @@ class ExplainResult(WordResult):
         default=None,
     )
 
+    parts: str = doc(
+        'What stands in place of words: "sentence", "passage" or "part"; "" for words.',
+        later="0.2",
+        default="",
+    )
+    answer: tuple[str, ...] = doc(
+        "The A words of the answer that is explained; empty for a single token or class.",
+        label=True,
+        later="0.2",
+        default=(),
+    )
+    by_answer: Tensor = doc(
+        "What each word of the answer loses without each part, (A, W).",
+        later="0.2",
+        default_factory=lambda: torch.empty(0, 0),
+    )
+
     def _rules(self) -> Rules:
         W, T = len(self.words), len(self.tokens)
         are_of_words = len(self.special) == len(self.positions) == W
@@ -128,8 +145,10 @@ class ExplainResult(WordResult):
         yield "positions of tokens", all(0 <= row < T for rows in self.positions for row in rows)
         yield "a labeled word among its words", self.at is None or 0 <= self.at < W
         yield "unmeasured words among its words", all(0 <= n < W for n in self.unmeasured)
-        by_word = [*self.causal.values(), *self.methods.values(), *self.replacements]
+        rows = *self.replacements, *self.by_answer
+        by_word = [*self.causal.values(), *self.methods.values(), *rows]
         yield "a number of each word", all(numbers.shape == (W,) for numbers in by_word)
+        yield "numbers of each word of the answer", len(self.answer) == len(self.by_answer)
         yield "a probability of each top choice", len(self.top) == len(self.top_probabilities)
 
     def __repr__(self) -> str:
@@ -145,6 +164,7 @@ class ExplainResult(WordResult):
             return self.quantity
         choices = [self.target] if self.against is None else [self.target, self.against]
         question = " over ".join(f"“{literal(choice, _LONGEST)}”" for choice in choices)
+        question = "the answer " * bool(self.answer) + question
         return question if self.at is None else f"{question} for {self._name(self.at)}"
 
     @property
@@ -154,7 +174,8 @@ class ExplainResult(WordResult):
             return "the difference of the logits"
         if self.kind == "similarity":
             return f"the similarity to “{literal(self.target, _LONGEST_TEXT)}”"
-        return f"the {self._number} of “{literal(self.target, _LONGEST)}”"
+        of = self.question if self.answer else f"“{literal(self.target, _LONGEST)}”"
+        return f"the {self._number} of {of}"
 
     @property
     def _number(self) -> str:
@@ -207,7 +228,10 @@ class ExplainResult(WordResult):
     @property
     def _sign(self) -> int:
         """1 if the words raise the number all in all, else -1."""
-        total = self.effect[self.sources].sum() if self.decomposition is None else self.total
+        effects = self.effect[self.sources]
+        total = effects.sum() if self.decomposition is None else self.total
+        if self.parts and len(effects):  # most of them may say nothing
+            total = effects[effects.abs().argmax()]
         return 1 if total >= 0 else -1
 
     @property
@@ -223,7 +247,7 @@ class ExplainResult(WordResult):
         of them. Empty for fewer than six words: ρ of a few words is no statistic. Empty also if
         nothing was measured.
         """
-        if not self.causal or len(self.sources) < RANKABLE:
+        if "replace" not in self.causal or len(self.sources) < RANKABLE:
             return {}
         random, count, words = np.random.default_rng(0), len(self.replacements), len(self.sources)
         draws = random.multinomial(count, [1 / count] * count, _RESAMPLES)
@@ -258,7 +282,9 @@ class ExplainResult(WordResult):
         return max(self.sources, key=lambda index: self._sign * float(scores[index]))
 
     def _name(self, index: int) -> str:
-        """Return a word as a sentence names it."""
+        """Return a word, or a part, as a sentence names it."""
+        if self.parts:
+            return f"{self.parts} {index + 1}"
         return f"“{literal(self.names[index], _LONGEST)}”"
 
     @property
@@ -268,12 +294,13 @@ class ExplainResult(WordResult):
             return f"The text is too short to explain {self.question} by its words"
         first, raises = self.strongest, self._sign > 0
         lowers = f"{'The context' if 'only itself' in self.reference else 'The text'} lowers"
-        if first is None and self.causal:
+        if first is None and len(self.causal) > 1:
             if raises:
                 return f"Interventions disagree on which word raises {self.question} most"
             return f"{lowers} {self.question}; interventions disagree on the word"
         if first is None:
-            return f"No word alone {'raises' if raises else 'lowers'} {self.question}"
+            what = self.parts or "word"
+            return f"No {what} alone {'raises' if raises else 'lowers'} {self.question}"
         word = self._name(first) if self.causal else f"by its contribution {self._name(first)}"
         if raises:
             return f"{word[0].upper()}{word[1:]} raises {self.question} most"
@@ -282,7 +309,8 @@ class ExplainResult(WordResult):
     @property
     def finding(self) -> str:
         """The number in the text and in the reference, and the effect of the strongest word."""
-        value, share = signed(self.value), "" if math.isnan(self.probability) else self.share
+        has_share = not (self.answer or math.isnan(self.probability))
+        value, share = signed(self.value), self.share if has_share else ""
         text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {value} here"
         if self.decomposition is not None:
             other = "without context" if "only itself" in self.reference else "in the reference"
@@ -293,11 +321,15 @@ class ExplainResult(WordResult):
         first = self.strongest
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
+            doing = "Hiding" if self.parts else "Changing"
             verb = "lowers" if self._sign > 0 else "raises"
-            text += (
-                f" Changing {self._name(first)} {verb} it by {signed(lost[0])} to "
-                f"{signed(lost[-1])} {self.unit}, by the kind of change."
-            )
+            text += f" {doing} {self._name(first)} {verb} it by {signed(lost[0])}"
+            if len(lost) > 1:
+                text += f" to {signed(lost[-1])} {self.unit}, by the kind of change."
+            elif others := [n for n in self.sources if n != first]:
+                second = max(others, key=lambda n: self._sign * float(self.effect[n]))
+                less = signed(self._sign * float(self.effect[second]))
+                text += f" {self.unit}; the next, {self._name(second)}, by {less}."
         if self.decomposition is None or not self.sources:
             return text
         source = self.first(self.credit)
@@ -340,6 +372,7 @@ class ExplainResult(WordResult):
             arrays |= {"lens_ids": self.lens.ids, "lens_probabilities": self.lens.probabilities}
         if (split := self.decomposition) is not None:
             arrays |= {"token_credit": split.credit, "value": split.value, "routing": split.routing}
+        arrays |= {"by_answer": self.by_answer} if self.answer else {}
         return {**arrays, "replacements": self.replacements}
 
     def about(self) -> dict[str, Any]:
@@ -349,6 +382,7 @@ class ExplainResult(WordResult):
             **described(self, "probability reference special stacks unmeasured total positions"),
             **described(self, "completeness_error predicted_by_layer strongest_heads"),
             **described(self, "rank_correlations"),
+            **(described(self, "parts answer") if self.parts else {}),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
             **proof(self),
         }
@@ -366,19 +400,20 @@ class ExplainResult(WordResult):
         yield Text(self.headline, "bold")
         yield Text(self.finding)
         yield Text(f"compared with {self.reference}", "dim")
-        if not math.isnan(self.probability):
+        if self.top and not math.isnan(self.probability):
             tops = zip(self.top, self.top_probabilities, strict=True)
             listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
             yield Text(f"most probable: {listed}", "dim")
         contributed = {} if self.decomposition is None else {"all paths": self.credit}
-        measured = {"measured": self.consensus} if self.causal else {}
+        measured = {"measured": self.consensus} if len(self.causal) > 1 else {}
         columns = {**measured, **self.causal, **contributed, **self.methods}
         columns = {name: self._where_measured(scores) for name, scores in columns.items()}
-        table = plain_table(("word",), list(columns), no_wrap=1)
+        table = plain_table((self.parts or "word",), list(columns), no_wrap=1)
         for index, name in enumerate(self.names):
             if not self.special[index]:
                 numbers = (signed(float(scores[index])) for scores in columns.values())
-                table.add_row(Text(literal(name, 14)), *map(Text, numbers))
+                label = f"{index + 1:>2}  {literal(name, 50)}" if self.parts else literal(name, 14)
+                table.add_row(Text(label), *map(Text, numbers))
         yield table
         for name, (rho, low, high) in self.rank_correlations.items():
             yield Text(
