@@ -236,9 +236,10 @@ class Choices:
     def answer(self, tokens: Sequence[int]) -> Target:
         """Return the prediction of all tokens of an answer, the last of which follows the text."""
         last = self.rows[-1] + 1
-        site = self.model.module, tuple(range(last - len(tokens), last))
-        chosen = {"choice": tokens[-1], "against": None, "kind": "answer", "log": True}
-        readout = Answer(*site, **chosen, tokens=(*tokens,), stacks=self.reading.stacks)
+        readout = Answer(
+            self.model.module, tuple(range(last - len(tokens), last)), tokens[-1], None, "answer",
+            True, tokens=(*tokens,), stacks=self.reading.stacks,
+        )  # fmt: skip
         return self.reading.target(self.model, readout)
 
     def words_of(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:

@@ -436,9 +436,7 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
         start = text.find(part := part.strip(), given[-1].stop if given else 0)
         start = text.find(part) if start < 0 else start
         if start < 0 or not part:
-            raise InputError(
-                f"The part {shortened(part)!r} is not in the text. Copy it from there."
-            )
+            raise InputError(f"The part {shortened(part, 60)!r} is not in the text. Copy it.")
         given.append(slice(start, start + len(part)))
     parts: dict[object, list[int]] = {}
     passage = end = 0

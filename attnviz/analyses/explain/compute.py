@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack
@@ -149,7 +149,7 @@ def explain(
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
         refuse_given(why, reference=reference, heads=heads)
         options = {"by": groups}
-    finish = partial(explain_prediction, **options)
+    finish: Callable[..., ExplainResult] = partial(explain_prediction, **options)
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
@@ -385,8 +385,8 @@ def _write(
         raise InputError(f"{model.name} writes no answer to this text. Begin the answer in it.")
     if sum(words[:-1]) < count - 1 and not as_answer:
         raise InputError(
-            f"{model.name} ends the text after {sum(words[:-1])} tokens. Ask for fewer with --generate "
-            "(generate=)."
+            f"{model.name} ends the text after {sum(words[:-1])} tokens. Ask for fewer with "
+            "--generate (generate=)."
         )
     ids = [*before, *new[:-1]]
     read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import torch
@@ -44,11 +45,11 @@ def explain(
 ) -> Figure:
     """Draw the text of a prediction, shaded by the measured effect of changing each word.
 
-    Of parts of a text, such as passages, a table has what each takes from each word of the answer.
-    Else below the text stand the effects, the contributions and further methods, with the rank correlation of
+    Below it stand the effects, the contributions and further methods, with the rank correlation of
     each method and the effects; then, if they were measured, what is lost without each head, and
     what each layer would predict. If no effect was measured, the text is shaded by the
-    contributions.
+    contributions. Of parts of a text, such as passages, a table has what each adds to each word of
+    the answer.
 
     Examples
     --------
@@ -82,8 +83,8 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     if result.parts:
         what = "word of the answer" if result.answer else "prediction"
         parts.append(
-            f"colors: the {result.unit} that each {what} loses where a {result.parts} is hidden from "
-            "all other tokens in every layer (attention knock-out)"
+            f"colors: the {result.unit} that each {what} loses where a {result.parts} is hidden "
+            "from all other tokens in every layer (attention knock-out)"
         )
     elif result.causal:
         changes = ", ".join(result.causal)
@@ -208,12 +209,12 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
         )  # fmt: skip
     for row, (n, number) in enumerate(zip(shown, says, strict=True)):
         middle, first = top + (row + 0.5) * _ROW, n == result.strongest
-        look = {"va": "center_baseline", "color": theme().ink if first else theme().muted}
-        weight = "bold" if first else "normal"
+        color, weight = (theme().ink, "bold") if first else (theme().muted, "normal")
+        write = partial(page.write, va="center_baseline", color=color, weight=weight)
         label = page.ruler.clip(result.words[n], left - begin - 0.1, SMALL_SIZE)
-        page.write(begin - 0.06, middle, [f"{n + 1}"], align="right", weight=weight, **look)
-        page.write(begin, middle, [label], weight=weight, **look)
-        page.write(page.right, middle, [number], align="right", weight=weight, **look)
+        write(begin - 0.06, middle, [f"{n + 1}"], align="right")
+        write(begin, middle, [label])
+        write(page.right, middle, [number], align="right")
         if first:
             cells.frame(ax, (0, row), (across[-1], 1))
     end = signed(float(norm.vmax or 0.0))
