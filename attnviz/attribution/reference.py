@@ -61,8 +61,9 @@ class Reading:
 
     def parts(self, by: str | Sequence[str], end: int) -> TokenGroups:
         """Return the parts of the text before the position `end`, as `join_parts`."""
-        source, words = self.result.provenance, self.groups
-        text = "\n\n".join(filter(None, (source.text, source.pair)))
+        words, typed = self.groups, [*(self.source.texts or ()), *(self.source.pairs or ())]
+        text = "\n\n".join(one for one in typed if isinstance(one, str))
+        text = text or self.result.provenance.text or ""  # of ids and messages
         words = words.at([n for n, rows in enumerate(words.positions) if rows[-1] < end])
         parts = join_parts(words, text, by)
         movable = (tuple(n for n in rows if n != self.sink) for rows in parts.positions)

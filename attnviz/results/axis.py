@@ -449,10 +449,11 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
             key = next((k for k, one in enumerate(given) if one.start < end <= one.stop), None)
         if not groups.special[n] and key is not None:
             parts.setdefault(key, []).append(n)
-    if len(parts) < 2 and isinstance(by, str):
+    if len(parts) < 1 + isinstance(by, str):
+        what = f"is one {by}" if isinstance(by, str) else "has no such part"
         raise InputError(
-            f"The text is one {by}, so there is nothing to compare. Separate passages by blank "
-            "lines, or name the parts of the text (groups=[…])."
+            f"The text {what}, so there is nothing to compare. Separate passages by blank lines, "
+            "or name the parts of the text (groups=[…])."
         )
     known = [[place for n in of if (place := places[n]) is not None] for of in parts.values()]
     texts = [text[of[0].start : of[-1].stop] if of else "" for of in known]

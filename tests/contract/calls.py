@@ -335,6 +335,7 @@ CALLS: dict[str, Call] = {
             "against": "left",
             "word": With("bank", model=of.labels),
             "similar_to": "a dog",
+            "groups": With(["the dog"], text="the dog sees the bank"),
             "number": With("logit", target="left"),
             "reference": "a dog",
             "generate": 2,

@@ -44,7 +44,7 @@ KINDS = {
     "size": {"width", "size"},
     "words": {
         "text", "texts", "pair", "target", "query", "key", "word", "against", "knock_out", "patch",
-        "reference", "sentences", "toward", "similar_to",
+        "reference", "sentences", "toward", "similar_to", "groups",
     },
     "file": {"path", "file"},
     "number": {"seed", "top", "sampling_rate", "scale"},

@@ -62,7 +62,7 @@ VALUES = {
     "patch": "0,0", "rows": "0:2", "columns": "0:2", "special": "remove", "find": "the:bank",
     "show": "token", "size": "0.000001", "against": "left", "number": "logit",
     "reference": "mask", "methods": "rollout", "decoder": "a dog", "toward": "a=a.txt",
-    "similar_to": "a dog",
+    "similar_to": "a dog", "groups": "the",
     "how": "zero", "knock_out": "the", "effect": "direct", "sentences": "c=a.txt",
     "probe": "previous", "column": "title", "engine": "ray?", "address": "auto", "seed": "7",
     "state": "part", "width": "120", "caption": "full", "output": "new.json", "out": "other",
@@ -343,7 +343,7 @@ BAD = {
     **dict.fromkeys(
         (
             "text", "pair", "target", "word", "against", "knock_out", "patch", "reference",
-            "compare", "similar_to",
+            "compare", "similar_to", "groups",
         ),
         NOT_TEXT,
     ),

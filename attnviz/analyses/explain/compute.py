@@ -35,6 +35,7 @@ from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
 
 _TOP = 5  # predictions that are listed
+_NEXT = "next token", "answer"
 _WITHOUT = "the same text, where one part is hidden from all other tokens"
 
 
@@ -148,7 +149,8 @@ def explain(
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
         refuse_given(why, reference=reference, heads=heads)
-        options = {"by": groups}
+        parts = [groups] if isinstance(groups, str) else [*groups]
+        options = {"by": parts[0] if parts in (["sentence"], ["passage"]) else parts}
     finish: Callable[..., ExplainResult] = partial(explain_prediction, **options)
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
@@ -201,7 +203,9 @@ def explain_prediction(
         reference = "mask" if is_mean and mask_id(model) is not None else "gate"
     compared = make_reference(site, reference, reading)
     result, at = reading.result, readout.positions[0]
-    groups = reading.groups if by is None else reading.parts(by, at + 1)
+    groups = reading.groups
+    if by is not None:
+        groups = reading.parts(by, at + 1 if readout.kind in _NEXT else len(reading.tokens))
     with tracing(model):
         numbers = site.outputs(1)
     value, split, missing = numbers.sum().item(), None, list[str]()
