@@ -16,9 +16,8 @@ from attnviz.attribution.target import Readout, Target, base_of, copies_of, mask
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
-from attnviz.inputs.spelling import decode
 from attnviz.inputs.text import spelled
-from attnviz.inputs.tokens import TextSource
+from attnviz.inputs.tokens import TextSource, decode
 from attnviz.models.pretrained import pooling_of
 from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate

@@ -49,7 +49,7 @@ def head_linear(
     """
     tokens = X.flatten(0, -2).expand(len(W), -1, -1)
     heads = tokens @ W if b is None else torch.baddbmm(b.unsqueeze(-2), tokens, W)
-    return heads.unflatten(1, X.shape[:-1]).movedim(0, -3)
+    return heads.reshape(len(W), *X.shape[:-1], -1).movedim(0, -3)
 
 
 def share(x: Float[Tensor, "*N T r"], beside: Float[Tensor, "*N h T d"]) -> Float[Tensor, "..."]:
