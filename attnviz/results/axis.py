@@ -435,7 +435,7 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
     for part in [] if isinstance(by, str) else by:
         start = text.find(part := part.strip(), given[-1].stop if given else 0)
         start = text.find(part) if start < 0 else start
-        if start < 0 or not part:
+        if start < 0:
             raise InputError(f"The part {shortened(part, 60)!r} is not in the text. Copy it.")
         given.append(slice(start, start + len(part)))
     parts: dict[object, list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack
@@ -23,7 +23,14 @@ from attnviz.attribution.target import Target, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
-from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
+from attnviz.errors import (
+    InputError,
+    ModelError,
+    expect_words,
+    first_line,
+    positive_number,
+    refuse_given,
+)
 from attnviz.inputs import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, decode, parse_text
@@ -149,7 +156,8 @@ def explain(
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
         refuse_given(why, reference=reference, heads=heads)
-        parts = [groups] if isinstance(groups, str) else [*groups]
+        is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
+        parts = [expect_words(part, "A part") for part in ([groups] if is_one else groups)]
         options = {"by": parts[0] if parts in (["sentence"], ["passage"]) else parts}
     finish: Callable[..., ExplainResult] = partial(explain_prediction, **options)
     if similar_to is not None:
@@ -187,7 +195,7 @@ def explain_prediction(
     reference: TextSource | None = None,
     methods: Sequence[str] = (),
     heads: bool = False,
-    by: str | Sequence[str] | None = None,
+    by: str | list[str] | None = None,
     measure: bool = True,
     provenance: Provenance | None = None,
 ) -> ExplainResult:
@@ -241,15 +249,15 @@ def explain_prediction(
                 missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
     replaced = lost["replace"][..., 0].T if "replace" in lost else torch.empty(0, len(words))
+    by_word = partial(spread, words=others, count=len(groups.labels))
     answer: list[str] = []
-    by_answer = torch.empty(0, len(words))
+    by_answer = None
     if isinstance(readout, Answer):
         answer, pieces = choices.words_of(readout.tokens)
-        by_answer = sum_pieces(lost[changes[0]].mean(1), pieces).T
+        by_answer = by_word(sum_pieces(lost[changes[0]].mean(1), pieces).T)
     source = reading.stacks.source
     sides = ["source" if rows[0] < source else "target" for rows in groups.positions]
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
-    by_word = partial(spread, words=others, count=len(groups.labels))
     probabilities = choices.probabilities
     top = [] if answer else choices.top(_TOP)
     return ExplainResult(
@@ -279,9 +287,9 @@ def explain_prediction(
         notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
         agreement=_verify(result.agreement, choices.logits, site, split, numbers),
         provenance=provenance or result.provenance,
-        parts="" if by is None else by if isinstance(by, str) else "part",
+        parts="part" if isinstance(by, list) else by,
         answer=tuple(answer),
-        by_answer=by_word(by_answer),
+        by_answer=by_answer,
     )
 
 

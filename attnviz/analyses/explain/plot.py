@@ -183,7 +183,8 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
     if not result.sources:
         return top
     words = [literal(word, 20) for word in result.answer or (result.target,)]
-    table = (result.by_answer if result.answer else result.effect[None]).T[shown]
+    every = result.effect[None] if result.by_answer is None else result.by_answer
+    table = every.T[shown]
     norm = cells.signed_norm(table.nan_to_num().flatten().tolist())
     says = ["–" if n in result.unmeasured else signed(float(result.effect[n])) for n in shown]
     numbers = page.ruler.widest([*says, _IN_ALL], SMALL_SIZE) + 0.08

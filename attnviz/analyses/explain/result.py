@@ -117,21 +117,20 @@ class ExplainResult(WordResult):
         default=None,
     )
 
-    parts: str = doc(
-        'What stands in place of words: "sentence", "passage" or "part"; "" for words.',
+    parts: str | None = doc(
+        'What stands in place of words: "sentence", "passage" or "part"; None for words.',
         later="0.2",
-        default="",
+        default=None,
     )
     answer: tuple[str, ...] = doc(
         "The A words of the answer that is explained; empty for a single token or class.",
-        label=True,
         later="0.2",
         default=(),
     )
-    by_answer: Tensor = doc(
-        "What each word of the answer loses without each part, (A, W).",
+    by_answer: Tensor | None = doc(
+        "What each word of the answer loses without each part, (A, W); None without an answer.",
         later="0.2",
-        default_factory=lambda: torch.empty(0, 0),
+        default=None,
     )
 
     def _rules(self) -> Rules:
@@ -145,10 +144,10 @@ class ExplainResult(WordResult):
         yield "positions of tokens", all(0 <= row < T for rows in self.positions for row in rows)
         yield "a labeled word among its words", self.at is None or 0 <= self.at < W
         yield "unmeasured words among its words", all(0 <= n < W for n in self.unmeasured)
-        rows = *self.replacements, *self.by_answer
-        by_word = [*self.causal.values(), *self.methods.values(), *rows]
+        by_word = [*self.causal.values(), *self.methods.values(), *self.replacements]
         yield "a number of each word", all(numbers.shape == (W,) for numbers in by_word)
-        yield "numbers of each word of the answer", len(self.answer) == len(self.by_answer)
+        shape = (0, W) if self.by_answer is None else self.by_answer.shape
+        yield "numbers of each word of the answer", shape == (len(self.answer), W)
         yield "a probability of each top choice", len(self.top) == len(self.top_probabilities)
 
     def __repr__(self) -> str:
@@ -372,7 +371,7 @@ class ExplainResult(WordResult):
             arrays |= {"lens_ids": self.lens.ids, "lens_probabilities": self.lens.probabilities}
         if (split := self.decomposition) is not None:
             arrays |= {"token_credit": split.credit, "value": split.value, "routing": split.routing}
-        arrays |= {"by_answer": self.by_answer} if self.answer else {}
+        arrays |= {} if self.by_answer is None else {"by_answer": self.by_answer}
         return {**arrays, "replacements": self.replacements}
 
     def about(self) -> dict[str, Any]:
