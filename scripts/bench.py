@@ -236,5 +236,20 @@ def faithfulness(
     show(evaluate_all(by_word, step=step), words, wide)
 
 
+@app.command()
+def passages(
+    model: str = "smollm2",
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of ten passages.")] = 200,
+    scored: Annotated[int, typer.Option(help="Prompts with a score of 64 ablations.")] = 40,
+    store: Annotated[
+        Path | None, typer.Option(help="JSON lines, one a prompt: goes on from there.")
+    ] = None,
+) -> None:
+    """Find the passage that holds the fact, by `explain` with groups="passage"."""
+    from faithfulness.passages import evaluate, show
+
+    show(evaluate(model, prompts, scored=scored, store=store), model, Console())
+
+
 if __name__ == "__main__":
     app()

@@ -194,7 +194,8 @@ class Choices:
             note = f"the text has {len(masked)} mask tokens: the first is explained"
             notes = [note] if len(masked) > 1 else []
             return cls(model, reading, "masked token", masked[:1], output[0, masked[0]], notes)
-        if reading.stacks or is_causal(model, inputs):
+        begins = reading.bos is not None or reading.sink is not None  # only a causal model's text
+        if reading.stacks or begins or is_causal(model, inputs):
             return cls(model, reading, "next token", (output.shape[1] - 1,), output[0, -1])
         token = getattr(model.tokenizer, "mask_token", None)
         todo = f"Write {token} for the word to predict."
