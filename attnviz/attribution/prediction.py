@@ -41,8 +41,8 @@ class Prediction(Readout):
 
     @property
     def fixed(self) -> tuple[int, ...]:
-        """The positions that no reference changes: that of the mask, or of a labeled word."""
-        return self.rows if self.kind in ("masked token", "label") else ()
+        """The positions that no reference changes: of a mask, a labeled word, or an answer."""
+        return self.rows if self.kind in ("masked token", "label", "answer") else ()
 
     @property
     def number(self) -> Number:
@@ -83,11 +83,6 @@ class Answer(Prediction):
     """The log-probability of each token of an answer, after the position of its row, (N, R)."""
 
     tokens: tuple[int, ...] = field(kw_only=True)
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether the output is a mean over positions: each row is read by itself."""
-        return False
 
     def __call__(self, output: Tensor) -> Tensor:
         """Return the numbers of each run, (N, R), from the logits."""
