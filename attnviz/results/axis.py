@@ -217,14 +217,15 @@ def make_axis(
     whole_words : each piece is a word, whatever Unicode delimits, such as an atom in a SMILES.
     """
     spans = [find_words(text) for text in texts]
+    marks: list[set[int]] = [set() for _ in texts]  # the characters of special tokens
     if offsets is not None:
         for k in range(len(texts)):
-            pieces = [
-                span
-                for span, of, is_special in zip(offsets, segments, special, strict=True)
-                if of == k and span[0] < span[1] and not is_special
-            ]
-            spans[k] = pieces if whole_words else _joined(spans[k], pieces)
+            rows = zip(offsets, segments, special, strict=True)
+            here = [(span, flag) for span, of, flag in rows if of == k]
+            pieces = [span for span, flag in here if span[0] < span[1] and not flag]
+            marks[k] = {n for span, flag in here if flag for n in range(*span)}
+            between = [span for span in spans[k] if span[0] not in marks[k]]
+            spans[k] = pieces if whole_words else _joined(between, pieces)
     words: list[int | None] = []
     index: dict[tuple[int, int], int] = {}  # of each word, by its text and its place there
     for position, segment in enumerate(segments):
@@ -234,7 +235,9 @@ def make_axis(
         start, end = offsets[position]
         bisect = bisect_left if start == end else bisect_right  # blanks: of the word after them
         place = bisect(spans[segment], start, key=lambda word: word[1])
-        word = segment, min(place, len(spans[segment]) - 1)
+        place = min(place, len(spans[segment]) - 1)
+        before = range(end, spans[segment][place][0])  # from blanks to the word after them
+        word = segment, place - (place > 0 and not marks[segment].isdisjoint(before))
         words.append(index.setdefault(word, len(index)))
     return Axis(
         labels=tuple(labels),
@@ -438,6 +441,10 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
         if start < 0:
             raise InputError(f"The part {shortened(part, 60)!r} is not in the text. Copy it.")
         given.append(slice(start, start + len(part)))
+    for one, other in itertools.pairwise(sorted(given, key=lambda part: part.start)):
+        if other.start < one.stop:
+            both = f"{shortened(text[one], 40)!r} and {shortened(text[other], 40)!r}"
+            raise InputError(f"The parts {both} overlap. Name each word once.")
     parts: dict[object, list[int]] = {}
     passage = end = 0
     for n, place in enumerate(places):
@@ -446,7 +453,9 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
             end = place.stop
         key: object = passage, sentences[n]
         if not isinstance(by, str):
-            key = next((k for k, one in enumerate(given) if one.start < end <= one.stop), None)
+            begun = end if place is None else place.start + 1
+            inside = (k for k, one in enumerate(given) if one.start < end and begun <= one.stop)
+            key = next(inside, None)
         if not groups.special[n] and key is not None:
             parts.setdefault(key, []).append(n)
     if len(parts) < 1 + isinstance(by, str):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_states
-from attnviz.analyses.explain.result import ExplainResult
+from attnviz.analyses.explain.result import CHANGES, ExplainResult
 from attnviz.attribution.decomposition import Decomposition, check_sums, decompose
 from attnviz.attribution.interventions import available_interventions, head_effects, intervene
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
@@ -43,7 +43,6 @@ from attnviz.runtime.libraries import silence_logs
 
 _TOP = 5  # predictions that are listed
 _NEXT = "next token", "answer"
-_WITHOUT = "the same text, where one part is hidden from all other tokens"
 
 
 @checked_scalars
@@ -223,6 +222,8 @@ def explain_prediction(
     is_same = {"masked token": True, "label": True, "next token": is_gated}
     # The positions with no difference to measure
     same = {reading.sink, *([at] if by is not None or is_same.get(readout.kind) else [])}
+    if isinstance(by, str) and readout.kind in _NEXT and not reading.stacks:
+        same |= {*groups.positions[-1]}  # the text goes on from there
     unmeasured = tuple(index for index, rows in enumerate(groups.positions) if same & {*rows})
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
@@ -248,6 +249,7 @@ def explain_prediction(
                     lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
                 missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
+    changed = f"one part is {CHANGES.get(changes[0], ('', ''))[1]}" if by is not None else ""
     replaced = lost["replace"][..., 0].T if "replace" in lost else torch.empty(0, len(words))
     by_word = partial(spread, words=others, count=len(groups.labels))
     answer: list[str] = []
@@ -277,7 +279,7 @@ def explain_prediction(
         stacks=tuple(sides) if reading.stacks else (),
         at=labeled[0] if readout.kind == "label" else None,
         unmeasured=unmeasured,
-        reference=compared.description if by is None else _WITHOUT,
+        reference=compared.description if by is None else f"the same text, where {changed}",
         decomposition=split,
         causal={name: by_word(effect.mean(1).sum(-1)) for name, effect in lost.items()},
         replacements=by_word(replaced),

@@ -13,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.analyses.explain.result import CHANGES, SPLIT, ExplainResult
 from attnviz.analyses.explain.text import of_words
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
@@ -83,9 +83,11 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     if result.parts:
         what = "word of the answer" if result.answer else "prediction"
         parts.append(
-            f"colors: the {result.unit} that each {what} loses where a {result.parts} is hidden "
-            "from all other tokens in every layer (attention knock-out)"
+            f"colors: the {result.unit} that each {what} loses where a {result.parts} is "
+            f"{CHANGES[next(iter(result.causal))][1]}"
         )
+        if len(result.sources) > _MOST_PARTS:
+            parts.append(f"the {_MOST_PARTS} strongest of {len(result.words)} {result.parts}s")
     elif result.causal:
         changes = ", ".join(result.causal)
         parts.append(

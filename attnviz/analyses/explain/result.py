@@ -24,6 +24,12 @@ from attnviz.results.text import dim, literal, plain_table, signed
 SPLIT = "split"  # the name of the contributions among the methods
 _RESAMPLES = 1000
 _LONGEST = 24  # letters of a word in a sentence
+# What is done to a part, and what is then the case.
+CHANGES = {
+    "knock-out": ("Hiding", "hidden from all other tokens in every layer (attention knock-out)"),
+    "mask": ("Masking", "masked"),
+    "delete": ("Deleting", "deleted"),
+}
 UNITS = {
     "difference": "logits", "log-probability": "nats", "logit": "logits",
     "similarity": "points of cosine",
@@ -290,7 +296,8 @@ class ExplainResult(WordResult):
     def headline(self) -> str:
         """The finding in one sentence: the word with the largest measured effect."""
         if not self.sources:
-            return f"The text is too short to explain {self.question} by its words"
+            by = f"{self.parts or 'word'}s"
+            return f"The text is too short to explain {self.question} by its {by}"
         first, raises = self.strongest, self._sign > 0
         lowers = f"{'The context' if 'only itself' in self.reference else 'The text'} lowers"
         if first is None and len(self.causal) > 1:
@@ -320,7 +327,7 @@ class ExplainResult(WordResult):
         first = self.strongest
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
-            doing = "Hiding" if self.parts else "Changing"
+            doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
             verb = "lowers" if self._sign > 0 else "raises"
             text += f" {doing} {self._name(first)} {verb} it by {signed(lost[0])}"
             if len(lost) > 1:
@@ -328,7 +335,9 @@ class ExplainResult(WordResult):
             elif others := [n for n in self.sources if n != first]:
                 second = max(others, key=lambda n: self._sign * float(self.effect[n]))
                 less = signed(self._sign * float(self.effect[second]))
-                text += f" {self.unit}; the next, {self._name(second)}, by {less}."
+                text += f" {self.unit}; the next is {self._name(second)} with {less}."
+            else:
+                text += f" {self.unit}."
         if self.decomposition is None or not self.sources:
             return text
         source = self.first(self.credit)
