@@ -3,7 +3,7 @@ from attnviz.analyses.check.plot import check as check
 from attnviz.analyses.compare.plot import compare as compare
 from attnviz.analyses.example.plot import example as example
 from attnviz.analyses.explain.plot import explain as explain
-from attnviz.analyses.explain.text import text as text
+from attnviz.analyses.explain.plot import text as text
 from attnviz.analyses.maps.plot import heads as heads
 from attnviz.analyses.maps.plot import heatmap as heatmap
 from attnviz.analyses.senses.plot import senses as senses
