@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-FILES = 162
+FILES = 139
 LINES = 44_636
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 

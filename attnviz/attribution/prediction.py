@@ -230,19 +230,16 @@ class Choices:
 
     def answer(self, tokens: Sequence[int]) -> Target:
         """Return the prediction of all tokens of an answer, the last of which follows the text."""
-        last = self.rows[-1] + 1
-        readout = Answer(
-            self.model.module, tuple(range(last - len(tokens), last)), tokens[-1], None, "answer",
-            True, tokens=(*tokens,), stacks=self.reading.stacks,
-        )  # fmt: skip
+        last, stacks = self.rows[-1] + 1, self.reading.stacks
+        site = self.model.module, tuple(range(last - len(tokens), last)), tokens[-1]
+        readout = Answer(*site, None, "answer", True, tokens=(*tokens,), stacks=stacks)
         return self.reading.target(self.model, readout)
 
     def words_of(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
         """Return the words that tokens spell, and the numbers of the tokens of each."""
         tokenizer: Any = self.model.checkpoint.target_tokenizer
         texts = [decode(tokenizer, tokens[:n]) for n in range(len(tokens) + 1)]
-        words: list[str] = []
-        pieces: list[list[int]] = []
+        words, pieces = list[str](), list[list[int]]()
         for n, (before, after) in enumerate(itertools.pairwise(texts)):
             piece = after[len(before) :]
             begins = piece[:1].isspace() or before[-1:].isspace()

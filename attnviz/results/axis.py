@@ -20,9 +20,9 @@ import regex
 import torch
 from torch import Tensor
 
-from attnviz.errors import InputError, did_you_mean
+from attnviz.errors import InputError, did_you_mean, expect_words
 from attnviz.results.base import Rules, Savable, doc, documented, one_each
-from attnviz.results.text import literal, shortened
+from attnviz.results.text import counted, literal, shortened
 
 if TYPE_CHECKING:
     from attnviz.results.attention_record import AttentionRecord
@@ -436,7 +436,8 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
         sentences = number_sentences(groups.labels, groups.special, None)
     given: list[slice] = []
     for part in [] if isinstance(by, str) else by:
-        start = text.find(part := part.strip(), given[-1].stop if given else 0)
+        part = expect_words(part, "A part").strip()
+        start = text.find(part, given[-1].stop if given else 0)
         start = text.find(part) if start < 0 else start
         if start < 0:
             raise InputError(f"The part {shortened(part, 60)!r} is not in the text. Copy it.")
@@ -459,11 +460,8 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
         if not groups.special[n] and key is not None:
             parts.setdefault(key, []).append(n)
     if len(parts) < 1 + isinstance(by, str):
-        what = f"is one {by}" if isinstance(by, str) else "has no such part"
-        raise InputError(
-            f"The text {what}, so there is nothing to compare. Separate passages by blank lines, "
-            "or name the parts of the text (groups=[…])."
-        )
+        has = counted(len(parts), by if isinstance(by, str) else "such part")
+        raise InputError(f"The text has {has}. Separate passages by blank lines, or name parts.")
     known = [[place for n in of if (place := places[n]) is not None] for of in parts.values()]
     texts = [text[of[0].start : of[-1].stop] if of else "" for of in known]
     return replace(

@@ -23,14 +23,7 @@ from attnviz.attribution.target import Target, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
-from attnviz.errors import (
-    InputError,
-    ModelError,
-    expect_words,
-    first_line,
-    positive_number,
-    refuse_given,
-)
+from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
 from attnviz.inputs import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, decode, parse_text
@@ -42,7 +35,7 @@ from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
 
 _TOP = 5  # predictions that are listed
-_NEXT = "next token", "answer"
+_NEXT, _DEFAULT = ("next token", "answer"), ("partial-split",)
 
 
 @checked_scalars
@@ -58,7 +51,7 @@ def explain(
     groups: str | Sequence[str] | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: TextSource | None = None,
-    methods: str | Sequence[str] = ("partial-split",),
+    methods: str | Sequence[str] = _DEFAULT,
     heads: bool = False,
     generate: int = 1,
     decoder: TextSource | None = None,
@@ -154,9 +147,9 @@ def explain(
     options: dict[str, Any] = {"reference": reference, "methods": names, "heads": heads}
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
-        refuse_given(why, reference=reference, heads=heads)
+        refuse_given(why, reference=reference, heads=heads, methods=names != _DEFAULT)
         is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
-        parts = [expect_words(part, "A part") for part in ([groups] if is_one else groups)]
+        parts: list[Any] = [groups] if is_one else [*groups]
         options = {"by": parts[0] if parts in (["sentence"], ["passage"]) else parts}
     finish: Callable[..., ExplainResult] = partial(explain_prediction, **options)
     if similar_to is not None:
@@ -198,10 +191,7 @@ def explain_prediction(
     measure: bool = True,
     provenance: Provenance | None = None,
 ) -> ExplainResult:
-    """Explain a prediction by known methods, as `explain`; `measure` changes each word.
-
-    by : the parts that are hidden in place of words, as `groups` of `explain`.
-    """
+    """Explain a prediction as `explain`; `measure` changes each word, or hides each part `by`."""
     reading, model, readout = choices.reading, site.model, site.readout
     assert isinstance(readout, Prediction)
     is_mean = isinstance(readout, Similarity) and readout.is_pooled
@@ -209,8 +199,7 @@ def explain_prediction(
     if reference is None:
         reference = "mask" if is_mean and mask_id(model) is not None else "gate"
     compared = make_reference(site, reference, reading)
-    result, at = reading.result, readout.positions[0]
-    groups = reading.groups
+    groups, result, at = reading.groups, reading.result, readout.positions[0]
     if by is not None:
         groups = reading.parts(by, at + 1 if readout.kind in _NEXT else len(reading.tokens))
     with tracing(model):
@@ -249,7 +238,6 @@ def explain_prediction(
                     lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
                 missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
-    changed = f"one part is {CHANGES.get(changes[0], ('', ''))[1]}" if by is not None else ""
     replaced = lost["replace"][..., 0].T if "replace" in lost else torch.empty(0, len(words))
     by_word = partial(spread, words=others, count=len(groups.labels))
     answer: list[str] = []
@@ -262,6 +250,9 @@ def explain_prediction(
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
     probabilities = choices.probabilities
     top = [] if answer else choices.top(_TOP)
+    described = compared.description
+    if by is not None:
+        described = f"the same text, where one part is {CHANGES[changes[0]][1]}"
     return ExplainResult(
         target=" ".join(answer) or choices.label(readout.choice),
         against=None if readout.against is None else choices.label(readout.against),
@@ -279,7 +270,7 @@ def explain_prediction(
         stacks=tuple(sides) if reading.stacks else (),
         at=labeled[0] if readout.kind == "label" else None,
         unmeasured=unmeasured,
-        reference=compared.description if by is None else f"the same text, where {changed}",
+        reference=described,
         decomposition=split,
         causal={name: by_word(effect.mean(1).sum(-1)) for name, effect in lost.items()},
         replacements=by_word(replaced),
@@ -404,9 +395,8 @@ def _write(
         )
     ids = [*before, *new[:-1]]
     read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
-    notes = written.notes
-    if not as_answer:
-        notes = f"the model wrote “{read[len(start) :].strip()}”", *notes
+    wrote = () if as_answer else (f"the model wrote “{read[len(start) :].strip()}”",)
+    notes = *wrote, *written.notes
     if source.targets is None:
         return source, new[:-1], new, notes
     return replace(source, targets=[TokenIds(tuple(ids), shifted=True)]), None, new, notes

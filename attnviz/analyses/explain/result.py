@@ -288,9 +288,8 @@ class ExplainResult(WordResult):
 
     def _name(self, index: int) -> str:
         """Return a word, or a part, as a sentence names it."""
-        if self.parts:
-            return f"{self.parts} {index + 1}"
-        return f"“{literal(self.names[index], _LONGEST)}”"
+        word = f"“{literal(self.names[index], _LONGEST)}”"
+        return f"{self.parts} {index + 1}" if self.parts else word
 
     @property
     def headline(self) -> str:

@@ -122,10 +122,12 @@ def test_a_result_is_saved_and_drawn(why, tmp_path):
     [
         ({"groups": ["no such part"]}, "'no such part' is not in the text"),
         ({"groups": "chapter"}, "'chapter' is not in the text"),
-        ({"groups": []}, "The text has no such part"),
-        ({"groups": "passage", "text": "one passage"}, "The text is one passage"),
+        ({"groups": []}, "The text has 0 such parts"),
+        ({"groups": "passage", "text": "one passage"}, "The text has 1 passage"),
         ({"groups": "passage", "reference": "mask"}, "parts of a text are hidden"),
         ({"groups": "passage", "heads": True}, "parts of a text are hidden"),
+        ({"groups": "passage", "methods": "rollout"}, "methods cannot be used"),
+        ({"groups": ["the old", "old train"]}, "overlap. Name each word once"),
         ({"groups": "passage", "generate": 2, "target": "dog"}, "the whole answer is explained"),
     ],
 )
