@@ -25,7 +25,13 @@ def main() -> int:
     """Run the command line and return its exit code."""
     received: list[tuple[int, float]] = []
     _handle_signals(received)
-    _prepare_streams()
+    # Replace characters that the terminal's encoding lacks; discard output of closed streams.
+    for name, errors in (("stdout", "replace"), ("stderr", "backslashreplace")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
     os.environ["MPLBACKEND"] = "agg"  # figures are saved; no window is opened
     if "--debug" not in sys.argv:
         os.environ |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "99"}
@@ -71,16 +77,6 @@ def _handle_signals(received: list[tuple[int, float]]) -> None:
         # `nohup` makes a program ignore SIGHUP.
         if number in _SIGNALS[:2] or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
-
-
-def _prepare_streams() -> None:
-    """Replace characters that the terminal's encoding lacks; discard output of closed streams."""
-    for name, errors in (("stdout", "replace"), ("stderr", "backslashreplace")):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=errors)
 
 
 if __name__ == "__main__":

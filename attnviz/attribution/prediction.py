@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -189,8 +188,7 @@ class Choices:
             note = f"the text has {len(masked)} mask tokens: the first is explained"
             notes = [note] if len(masked) > 1 else []
             return cls(model, reading, "masked token", masked[:1], output[0, masked[0]], notes)
-        begins = reading.bos is not None or reading.sink is not None  # only a causal model's text
-        if reading.stacks or begins or is_causal(model, inputs):
+        if reading.stacks or reading.bos is not None or is_causal(model, inputs):
             return cls(model, reading, "next token", (output.shape[1] - 1,), output[0, -1])
         token = getattr(model.tokenizer, "mask_token", None)
         todo = f"Write {token} for the word to predict."
@@ -238,16 +236,11 @@ class Choices:
     def words_of(self, tokens: Sequence[int]) -> tuple[list[str], list[list[int]]]:
         """Return the words that tokens spell, and the numbers of the tokens of each."""
         tokenizer: Any = self.model.checkpoint.target_tokenizer
-        texts = [decode(tokenizer, tokens[:n]) for n in range(len(tokens) + 1)]
-        words, pieces = list[str](), list[list[int]]()
-        for n, (before, after) in enumerate(itertools.pairwise(texts)):
-            piece = after[len(before) :]
-            begins = piece[:1].isspace() or before[-1:].isspace()
-            if not words or (words[-1] and begins and piece.strip()):
-                words.append("")
-                pieces.append([])
-            words[-1] += piece.strip()
-            pieces[-1].append(n)
+        words = decode(tokenizer, tokens).split() or ["?"]
+        pieces: list[list[int]] = [[] for _ in words]
+        for n in range(len(tokens)):
+            begun = len(decode(tokenizer, tokens[: n + 1]).split())  # the last one is being spelled
+            pieces[min(max(begun, 1), len(words)) - 1].append(n)
         return words, pieces
 
     def top(self, count: int) -> list[int]:

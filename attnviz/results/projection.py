@@ -182,22 +182,23 @@ def project_all(
     """
     found: list[dict[str, Tensor]] = [{} for _ in records]
     in_dtype = cache(methodcaller("to", dtype))  # queries, keys and values have one input
+    joined = [(len(same), join_inputs(same)) for same in of_one_projection(records)]
     for stage in (stage for stage in ("query", "key", "value") if stage in wanted):
         begun: list[tuple[range, tuple[Step, ...], Tensor, Angles | None]] = []
         start = 0
-        for same in of_one_projection(records):
-            numbers, one = range(start, start := start + len(same)), join_inputs(same)
+        for texts, one in joined:
+            numbers = range(start, start := start + texts)
             part: HeadProjection | None = getattr(one.projection, stage, None)
             X = source(one, stage)
             if part is not None and X is not None:
                 begun.append((numbers, part.after, begin(part, in_dtype(X)), one.rotation))
         for (steps, turns, *_), several in itertools.groupby(begun, _kind_of_steps):
-            texts, _, heads, angles = zip(*several, strict=True)
+            of_each, _, heads, angles = zip(*several, strict=True)
             if steps:  # which are the same for all tokens
                 of_all: Any = tuple(map(torch.cat, zip(*angles, strict=True))) if turns else None
                 lengths = [one.shape[1] for one in heads]
                 heads = torch.split(follow(steps, torch.cat(heads, 1), of_all), lengths, 1)
-            for each, of_layer in zip(texts, heads, strict=True):
+            for each, of_layer in zip(of_each, heads, strict=True):
                 # A model may repeat shared heads before attention, and not in it.
                 whole = repeat_heads(of_layer, len(getattr(records[each.start], stage)))
                 for n, of_text in zip(each, whole.chunk(len(each), 1), strict=True):

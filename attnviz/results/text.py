@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _LISTED = 4  # parts that a message names
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 READ_WITH = "read with "  # begins a note on the token before a text
+UNMEASURED = ", so its part is not measured"  # ends a note on the first token
 
 
 def signed(value: float, missing: str = "–") -> str:

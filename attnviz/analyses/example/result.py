@@ -27,10 +27,10 @@ UNTOLD, EXACT = "cannot be checked", "follows exactly"
 # The mark of a state in a terminal, and how its cells are counted.
 STATES = {
     DIFFERS: ("≠", "wrong"),
-    INHERITED: ("↳", "inherit errors"),
+    INHERITED: ("↳", "inherited"),
     ROUNDED: ("≈", ROUNDED),
     UNTOLD: ("?", UNTOLD),
-    EXACT: ("", "follow exactly"),
+    EXACT: ("", "exact"),
 }
 PRINTED = "printed"  # the key of a matrix with states
 
@@ -177,7 +177,8 @@ class ExampleResult(Result):
         if not self.slips:
             text = f"All {follow} printed numbers of the example follow from its inputs"
             return text if follow else self.title
-        nouns = [re.sub(r" \w$", "", one.title).lower() for one in self.stages if one.slips]
+        wrong = [stage for stage in self.stages if stage.count()[DIFFERS]]
+        nouns = [re.sub(r" \w$", "", one.title).lower() for one in wrong]
         more = f", and {counted(inherited, 'inherited one')}" if inherited else ""
         return f"The example has {counted(counts[DIFFERS], 'error')} in its {joined(nouns)}{more}"
 

@@ -31,11 +31,12 @@ from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.text import UNMEASURED
 from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
 
 _TOP = 5  # predictions that are listed
-_NEXT, _DEFAULT = ("next token", "answer"), ("partial-split",)
+_NEXT = "next token", "answer"
 
 
 @checked_scalars
@@ -51,7 +52,7 @@ def explain(
     groups: str | Sequence[str] | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: TextSource | None = None,
-    methods: str | Sequence[str] = _DEFAULT,
+    methods: str | Sequence[str] = ("partial-split",),
     heads: bool = False,
     generate: int = 1,
     decoder: TextSource | None = None,
@@ -80,9 +81,10 @@ def explain(
         Another text. The cosine of both embeddings is explained, by the pooling of the model.
     groups : "sentence", "passage" or sequence of str, optional
         Explain by parts of the text in place of its words: by its sentences, by its passages, which
-        blank lines separate, or by the parts that are given. Each is hidden from all other tokens
-        (attention knock-out), and nothing is decomposed. The part with the position that predicts,
-        such as the question, stays. With `generate` the whole answer is explained.
+        blank lines separate, or by the parts that are given, in the words of the text. Each is
+        hidden from all other tokens (attention knock-out), or masked for a similarity of mean
+        states, and nothing is decomposed. The part with the position that is read, such as the
+        question, stays. With `generate` the whole answer is explained.
     number : {"log-probability", "logit"}
         What is explained of a target alone.
     reference : str, optional
@@ -147,7 +149,8 @@ def explain(
     options: dict[str, Any] = {"reference": reference, "methods": names, "heads": heads}
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
-        refuse_given(why, reference=reference, heads=heads, methods=names != _DEFAULT)
+        chosen = names != ("partial-split",)
+        refuse_given(why, reference=reference, heads=heads, word=word, methods=chosen)
         is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
         parts: list[Any] = [groups] if is_one else [*groups]
         options = {"by": parts[0] if parts in (["sentence"], ["passage"]) else parts}
@@ -210,10 +213,11 @@ def explain_prediction(
     is_gated = split is not None and compared.gate is not None
     is_same = {"masked token": True, "label": True, "next token": is_gated}
     # The positions with no difference to measure
-    same = {reading.sink, *([at] if by is not None or is_same.get(readout.kind) else [])}
+    reads_itself = is_same.get(readout.kind) or (by is not None and not is_mean)
+    same = {reading.sink, *([at] if reads_itself else [])}
     if isinstance(by, str) and readout.kind in _NEXT and not reading.stacks:
         same |= {*groups.positions[-1]}  # the text goes on from there
-    unmeasured = tuple(index for index, rows in enumerate(groups.positions) if same & {*rows})
+    unmeasured = tuple(n for n, rows in enumerate(groups.positions) if same & {*rows} or not rows)
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
         words = [groups.positions[index] for index in others]
@@ -246,13 +250,14 @@ def explain_prediction(
         answer, pieces = choices.words_of(readout.tokens)
         by_answer = by_word(sum_pieces(lost[changes[0]].mean(1), pieces).T)
     source = reading.stacks.source
-    sides = ["source" if rows[0] < source else "target" for rows in groups.positions]
+    sides = ["source" if {*rows} & {*range(source)} else "target" for rows in groups.positions]
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
     probabilities = choices.probabilities
     top = [] if answer else choices.top(_TOP)
-    described = compared.description
+    described, notes = compared.description, reading.notes
     if by is not None:
         described = f"the same text, where one part is {CHANGES[changes[0]][1]}"
+        notes = tuple(note.removesuffix(UNMEASURED) for note in notes)
     return ExplainResult(
         target=" ".join(answer) or choices.label(readout.choice),
         against=None if readout.against is None else choices.label(readout.against),
@@ -277,7 +282,7 @@ def explain_prediction(
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
-        notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
+        notes=(*choices.notes, *notes, *compared.notes, *missing),
         agreement=_verify(result.agreement, choices.logits, site, split, numbers),
         provenance=provenance or result.provenance,
         parts="part" if isinstance(by, list) else by,

@@ -115,7 +115,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
         )
     if result.parts and result.unmeasured:
         numbers = ", ".join(str(index + 1) for index in result.unmeasured)
-        parts.append(f"not hidden: {result.parts} {numbers}, from which the model goes on")
+        parts.append(f"not hidden: {result.parts} {numbers}, with the position that is read")
     elif any(index not in result.sources for index in result.unmeasured):
         names = ", ".join(f"“{literal(result.names[index], 20)}”" for index in result.unmeasured)
         parts.append(f"not measured: {names}, the same in both runs")
@@ -189,23 +189,18 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
     """Draw what each part adds to each word of the answer, and in all; return the lower edge."""
     shown = sorted(result.sources, key=lambda n: -abs(float(result.effect[n])))[:_MOST_PARTS]
     shown = sorted({*shown, *(result.unmeasured if len(shown) < _MOST_PARTS else ())})
-    if not result.sources:
-        return top
     words = [literal(word, 20) for word in result.answer or (result.target,)]
-    every = result.effect[None] if result.by_answer is None else result.by_answer
-    table = every.T[shown]
+    table = (result.effect[None] if result.by_answer is None else result.by_answer).T[shown]
     norm = signed_norm(table.nan_to_num().flatten().tolist())
     says = ["–" if n in result.unmeasured else signed(float(result.effect[n])) for n in shown]
     numbers = page.ruler.widest([*says, _IN_ALL], SMALL_SIZE) + 0.08
     wide = np.array([max(page.ruler.width(word, SMALL_SIZE) + 0.07, 0.2) for word in words])
     room = page.room - numbers
     is_flat = wide.sum() <= 0.6 * room
-    if not is_flat:
-        wide = np.full(len(words), min(0.2, 0.6 * room / len(words)))
+    wide = wide if is_flat else np.full(len(words), min(0.2, 0.6 * room / len(words)))
     left = page.right - numbers - wide.sum()
     begin = page.left + page.ruler.widest([str(n + 1) for n in shown], SMALL_SIZE) + 0.06
-    tall = 0.0 if is_flat else page.ruler.widest(words, SMALL_SIZE)
-    top += tall or line_height(SMALL_SIZE)
+    top += line_height(SMALL_SIZE) if is_flat else page.ruler.widest(words, SMALL_SIZE)
     if len(words) > 1:
         page.write(page.right, top - line_height(SMALL_SIZE), [_IN_ALL], align="right")
     ax = page.axes(left, top, wide.sum(), _ROW * len(shown))
@@ -354,6 +349,8 @@ def text(
         if isinstance(result, AttentionMap):
             refuse_given("a map has no effects. Leave it out.", measured=measured)
             title, says, words, bars = _of_map(result, query)
+        elif isinstance(result, ExplainResult) and result.parts:
+            raise InputError("It is explained by parts. Draw it with attnviz.plot.explain.")
         else:
             refuse_given("it is a word of a map. Leave it out.", query=query)
             title, says, words, bars = of_words(result, measured)

@@ -26,7 +26,7 @@ _RESAMPLES = 1000
 _LONGEST = 24  # letters of a word in a sentence
 # What is done to a part, and what is then the case.
 CHANGES = {
-    "knock-out": ("Hiding", "hidden from all other tokens in every layer (attention knock-out)"),
+    "knock-out": ("Hiding", "hidden from all others in every softmax attention (knock-out)"),
     "mask": ("Masking", "masked"),
     "delete": ("Deleting", "deleted"),
 }
@@ -307,8 +307,9 @@ class ExplainResult(WordResult):
             what = self.parts or "word"
             return f"No {what} alone {'raises' if raises else 'lowers'} {self.question}"
         word = self._name(first) if self.causal else f"by its contribution {self._name(first)}"
-        if raises:
-            return f"{word[0].upper()}{word[1:]} raises {self.question} most"
+        if raises or self.parts:
+            verb = "raises" if raises else "lowers"
+            return f"{word[0].upper()}{word[1:]} {verb} {self.question} most"
         return f"{lowers} {self.question}, {word} most"
 
     @property

@@ -54,7 +54,7 @@ def rollout(score: Score) -> Tensor:
 
 @method("late-rollout")
 def late_rollout(score: Score) -> Tensor:
-    """Return the attention rollout through the last third of the layers."""
+    """Return the attention rollout through the last third of the attentions."""
     weights = list(weights_of(score))
     late = multiply_layers(weights[len(weights) * 2 // 3 :])
     return late[list(score.readout.positions)].mean(0)

@@ -1,5 +1,6 @@
 """Which sentence, passage or part of a text an answer comes from."""
 
+import dataclasses
 import math
 
 import pytest
@@ -61,6 +62,39 @@ def test_the_part_that_the_model_goes_on_from_is_not_hidden(why):
     assert math.isnan(why.causal["knock-out"][2])
     positions = [n for rows in why.positions for n in rows]
     assert positions == sorted({*positions})  # of the text alone, each in one part
+
+
+def test_given_parts_keep_their_order_and_one_token_alone_is_not_measured(decoder):
+    parts = ["the dog likes the bank.", "the", "train left."]
+    why = attnviz.explain(SHORT, groups=parts, model=decoder, target="dog")
+    assert why.words == ("the dog likes the bank.", "the", "train left.")
+    assert why.unmeasured == (1,)  # the first token, which stays readable
+    assert why.positions[1] == ()
+    assert not any("not measured" in note for note in why.notes)
+
+
+def test_a_target_is_no_part_of_a_source(tokenizer):
+    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    why = attnviz.explain(SHORT, groups="passage", decoder="the man", model=model)
+    assert why.words == ("the old train left.", "the dog likes the bank.", "a man")
+    assert why.unmeasured == ()
+
+
+def test_a_similarity_masks_parts(model):
+    text = "The dog likes the bank. A man sees the river."
+    why = attnviz.explain(text, groups="sentence", similar_to="a river bank", model=model)
+    assert [*why.causal] == ["mask"]
+    assert why.headline == "Sentence 2 raises the similarity to “a river bank” most"
+    assert "Masking sentence 2 lowers it by" in why.finding
+
+
+def test_a_part_that_lowers_the_answer_is_named_so(why):
+    lowers = torch.tensor([3.0, -4.0, float("nan")], dtype=torch.float64)
+    other = dataclasses.replace(why, causal={"knock-out": lowers})
+    assert other.headline == f"Passage 2 lowers {other.question} most"
+    assert (
+        "Hiding passage 2 raises it by 4.00 nats; the next is passage 1 with −3.00" in other.finding
+    )
 
 
 def test_sentences_and_given_parts_are_hidden_alike(decoder):
@@ -128,6 +162,8 @@ def test_a_result_is_saved_and_drawn(why, tmp_path):
         ({"groups": "passage", "heads": True}, "parts of a text are hidden"),
         ({"groups": "passage", "methods": "rollout"}, "methods cannot be used"),
         ({"groups": ["the old", "old train"]}, "overlap. Name each word once"),
+        ({"groups": "passages"}, "Did you mean"),
+        ({"groups": "passage", "word": "dog"}, "word cannot be used"),
         ({"groups": "passage", "generate": 2, "target": "dog"}, "the whole answer is explained"),
     ],
 )
