@@ -41,7 +41,7 @@ printed, ours = stage.printed[i, j], stage.from_inputs[i, j]
 
 text = " ".join(worked.tokens)
 assert flagged == cells
-fig = attnviz.plot.example(worked, width=150, caption="none")
+fig = attnviz.plot.example(worked, width=130, caption="none")
 fig.texts[0].set_text(__doc__.splitlines()[0].format(cells=cells, text=text))
 parts = worked.summary(), "own code in float64, no model"
 fig = attnviz.plot.add_caption(fig, text=parts)

@@ -103,7 +103,7 @@ def test_every_example_file_can_be_replayed(text, tmp_path, monkeypatch, capsys)
     assert "slips: weights" in capsys.readouterr().out
     Path("own.json").write_text(json.dumps({**json.loads(text), "scale": 1}), encoding="utf-8")
     assert run(["example", "--file", "own.json"]) == 0
-    assert "printed: 9 follow exactly\n" in capsys.readouterr().out
+    assert "printed: 9 exact\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("code", snippets("python"))

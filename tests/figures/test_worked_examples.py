@@ -73,7 +73,7 @@ def test_frames_have_the_color_of_the_state_of_their_cell(worked):
             cells["within rounding"] += int((linked & follows & ~stage.from_printed_exactly).sum())
     for state, name, color in (
         ("does not follow", "wrong", LIGHT.claim),
-        ("inherited", "inherit errors", LIGHT.gray),
+        ("inherited", "inherited", LIGHT.gray),
         ("within rounding", "within rounding", LIGHT.cycle[2]),
     ):
         assert len(framed(figure, color)) == cells[state]

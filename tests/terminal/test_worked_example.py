@@ -38,10 +38,10 @@ def test_phones_shows_three_matrices_and_counts_what_follows(capsys):
     at = lines.index("love printed ↳1.86 ↳2.11 ↳1.47 ≠1.96")
     assert lines[at + 1] == "from the inputs 1.870 2.220 1.920 1.750"
     assert lines[at + 2] == "from printed Q and K 1.860 2.110 1.470 1.630"
-    assert lines[1].startswith("≠ wrong, ↳ inherit errors, ≈ within rounding, ? cannot be checked")
+    assert lines[1].startswith("≠ wrong, ↳ inherited, ≈ within rounding, ? cannot be checked")
     assert "I printed ↳1.128 ↳1.034 ?0.99 ?1.03" in lines  # each with its own digits
-    assert "printed: 2 wrong, 13 inherit errors, 1 follow exactly" in lines
-    assert " ".join(lines).endswith("12 follow exactly; slips: K, V, scores")
+    assert "printed: 2 wrong, 13 inherited, 1 exact" in lines
+    assert " ".join(lines).endswith("12 exact; slips: K, V, scores")
 
 
 def test_a_custom_file(capsys):

@@ -67,7 +67,7 @@ def test_the_counts_of_phones(phones):
         "does not follow": 15, "inherited": 45, "within rounding": 0, "cannot be checked": 8,
         "follows exactly": 12,
     }  # fmt: skip
-    said = "printed: 15 wrong, 45 inherit errors, 8 cannot be checked, 12 follow exactly"
+    said = "printed: 15 wrong, 45 inherited, 8 cannot be checked, 12 exact"
     assert phones.summary() == f"{said}; slips: K, V, scores"
     assert phones.slips == ("K", "V", "scores")
     assert stage(phones, "concatenated").notes == ("the matrices of the second head are not given",)

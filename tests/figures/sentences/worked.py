@@ -145,9 +145,9 @@ def worked_out(facts):
 
 
 @EXAMPLE.sentence(
-    "<what:printed|Printed>: [[<wrong> wrong]][[, ]][[<inherit> inherit errors]][[, ]]"
+    "<what:printed|Printed>: [[<wrong> wrong]][[, ]][[<inherit> inherited]][[, ]]"
     "[[<rounded> within rounding]][[, ]][[<untold> cannot be checked]][[, ]]"
-    "[[<exact> follow exactly]][[; slips: <slips:*>]][[.]]"
+    "[[<exact> exact]][[; slips: <slips:*>]][[.]]"
 )
 def example_states(facts, said):
     """The cells of one stage, or those of all with the slips."""
@@ -243,10 +243,10 @@ def example_sources(facts, said):
     return [{"sources": " and ".join(one.sources)} for one in worked_out(facts).stages]
 
 
-@EXAMPLE.sentence("<what:wrong|inherit errors|within rounding>")
+@EXAMPLE.sentence("<what:wrong|inherited|within rounding>")
 def example_frame(facts, said):
     states = sum((one.states() for one in worked_out(facts).stages), Counter())
-    names = {"wrong": "wrong", "inherit errors": "inherit", "within rounding": "rounded"}
+    names = {"wrong": "wrong", "inherited": "inherit", "within rounding": "rounded"}
     assert states[names[said["what"]]]
     return {"what": said["what"]}
 
