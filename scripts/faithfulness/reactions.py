@@ -99,7 +99,7 @@ def score(model: attnviz.Model, entry: Mapping[str, Any], number: int) -> Scored
 
 
 def evaluate(path: Path | None = None, *, step: int = 1, store: Path | None = None) -> list[Scored]:
-    """Score every `step`-th reaction of each class of a file like `FILE`.
+    """Score every `step`-th pair of reactions of each class of a file like `FILE`.
 
     store : a file of JSON lines, to which each reaction is added at once. An interrupted run goes
     on from there.
@@ -110,9 +110,9 @@ def evaluate(path: Path | None = None, *, step: int = 1, store: Path | None = No
     # One of each class after the other, so that an interrupted run has some of each.
     order = [
         (number, of_class[number])
-        for number in range(0, max(map(len, by_class.values())), step)
+        for number in range(max(map(len, by_class.values())))
         for of_class in by_class.values()
-        if number < len(of_class)
+        if number < len(of_class) and number // 2 % step == 0  # one for each half
     ]
     lines = store.read_text("utf-8").splitlines() if store is not None and store.exists() else []
     stored = {one["reaction"]: Scored(**one) for one in map(json.loads, lines)}

@@ -69,6 +69,16 @@ def test_without_offsets_every_piece_is_separate():
     assert token_groups(axis).labels == ("un", "##happy")
 
 
+def test_blanks_between_special_tokens_are_of_the_word_before_them():
+    text = "<s>ask\n</s>\n<s>say"
+    labels = ["<s>", "ask", "\n", "</s>", "\n", "<s>", "say"]
+    offsets = [(0, 3), (3, 6), (6, 7), (7, 11), (11, 12), (12, 15), (15, 18)]
+    special = [label[0] == "<" for label in labels]
+    axis = make_axis(labels, offsets, special, [False] * 7, [0] * 7, [text])
+    assert axis.words == (None, 0, 0, None, 0, None, 1)
+    assert axis.word_labels == ("ask", "say")
+
+
 def test_a_piece_of_blanks_belongs_to_the_word_after_it():
     axis = make_axis(["▁", "cats"], [(0, 1), (1, 5)], [False] * 2, [False] * 2, [0, 0], [" cats"])
     assert axis.words == (0, 0)
