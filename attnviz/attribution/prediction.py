@@ -85,9 +85,8 @@ class Answer(Prediction):
 
     def __call__(self, output: Tensor) -> Tensor:
         """Return the numbers of each run, (N, R), from the logits."""
-        logits = output[:, list(self.rows)].float()
-        tokens = torch.tensor(self.tokens, device=logits.device).expand(len(logits), -1)
-        return logits.log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
+        both = NextTokens(self.module, self.rows, self.tokens)(output)
+        return both[:, : len(self.tokens)]
 
 
 @dataclass(frozen=True, eq=False)

