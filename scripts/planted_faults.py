@@ -64,14 +64,15 @@ def main(
             case, result = finished.result()
             cases.append(results_file, case, result)
             progress.update(task, advance=1, description=str(case)[:40].ljust(40))
-    done = cases.read(results_file)
-    if missing := [case for case in cases.every() if case not in done]:
+    done, every = cases.read(results_file), [*cases.every()]
+    if missing := [case for case in every if case not in done]:
         console.print(f"{len(missing)} cases are not run yet: no page is written")
         return
     from planted.page import page
 
     with atomic(output) as file:
-        file.write_text(page(done), encoding="utf-8")
+        in_order = {case: done[case] for case in every}
+        file.write_text(page(in_order), encoding="utf-8")
     console.print(f"wrote {output}")
 
 
