@@ -42,7 +42,7 @@ _TOWERS = {
     "audio": ("audio", "speech", "sound"),
     "text": ("text",),
 }
-_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
 # The kind of input that the queries of a stack most likely are.
 _READS = {
     "vision": "image", "audio": "audio", "text": "text", "decoder": "target", "cross": "target",

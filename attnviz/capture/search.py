@@ -26,6 +26,7 @@ from attnviz.capture import calls
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
 from attnviz.capture.recorder import Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
+from attnviz.capture.tracing.fused import FusedAttention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import expect_same, moved_by_attention, needs_isolation, watch
@@ -56,7 +57,8 @@ class Search(Recorder):
         self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
     ) -> None:
         constants = [*model.parameters(), *model.buffers()]
-        self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
+        found = self._on_softmax, self._on_fused, self._on_unreadable
+        self._tracer = OperatorTracer(constants, *found)
         super().__init__(model, texts, tracer=self._tracer)
         self._linear_calls, self._is_first = known or LinearCalls(constants, texts), is_first
         self._linear: list[LinearMixing] = []
@@ -218,6 +220,12 @@ class Search(Recorder):
         self._recorded.append(recorded)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
+
+    def _on_fused(self, arguments: Mapping[str, Any], output: Tensor) -> None:
+        module = self.innermost_module()
+        attention = FusedAttention.read(arguments, output)
+        where = self.paths[module], self.inputs_of(module), False, self.entries[module]
+        self._recorded.append(Recorded(*where, attention))
 
     def _on_unreadable(self, reason: str) -> None:
         self.unreadable.append((self.paths[self.innermost_module()], reason))

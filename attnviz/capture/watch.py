@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import (
     AttentionCallArgs,
+    OwnAttention,
     UnfusedAttention,
     intercept_attention,
     is_registered_by_user,
@@ -73,8 +74,10 @@ def restoring(
         for config in configs if attention is not None else ():
             if not is_registered_by_user(compat.attention_implementation(config)):
                 compat.set_attention_implementation(config, attention)
-        # Eager code may still call torch's fused attention, which shows no softmax.
-        unfused = UnfusedAttention() if attention == "eager" else nullcontext()
+        # Eager code may still call torch's fused attention, which shows no softmax. That of a module
+        # without a config shows its arguments.
+        own = UnfusedAttention() if configs else OwnAttention()
+        unfused = own if attention == "eager" else nullcontext()
         isolated = IsolatedRun(seed)
         # It costs time, and nothing that torch compiles runs in a dispatch mode. So the first run,
         # which is no run as loaded, shows whether the others need it.

@@ -8,7 +8,7 @@ layers, routers) do not count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -32,7 +32,14 @@ from attnviz.capture.tracing.provenance import (
     storage_key,
     tensors_in,
 )
-from attnviz.runtime.compat import CAST, SOFTMAX, TorchDispatchMode, is_in_place
+from attnviz.runtime.compat import (
+    CAST,
+    FUSED_ATTENTION,
+    SOFTMAX,
+    TorchDispatchMode,
+    arguments_of,
+    is_in_place,
+)
 
 # Operators that move numbers without computing, and the indices of their arguments with numbers.
 _MOVES = {
@@ -95,7 +102,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Dispatch mode that follows scores through the operators of a run.
 
     parameters : those of the model and its buffers, which do not depend on the input.
-    on_softmax : takes every attention, at its softmax.
+    on_softmax : takes every attention, at its softmax. on_fused : takes the
+    arguments, by name, and the output of every fused one.
     on_unreadable : takes the reason why one cannot be followed.
     """
 
@@ -103,11 +111,13 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self,
         parameters: Sequence[Tensor],
         on_softmax: Callable[[Softmax], None],
+        on_fused: Callable[[Mapping[str, Any], Tensor], None],
         on_unreadable: Callable[[str], None],
     ) -> None:
         super().__init__()
         self.provenance = ProvenanceMap()
-        self._on_softmax, self._on_unreadable = on_softmax, on_unreadable
+        self._on_softmax, self._on_fused = on_softmax, on_fused
+        self._on_unreadable = on_unreadable
         self._constants = ConstantStorages(parameters)
         self._derived = DerivedStorages()
         self._products: list[Product] = []
@@ -125,6 +135,10 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator, and follow scores through it."""
+        if name.startswith(FUSED_ATTENTION):
+            result = func(*args, **kwargs)
+            self._on_fused(arguments_of(func, args, kwargs), result[0])
+            return result
         in_place = is_in_place(func)
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None

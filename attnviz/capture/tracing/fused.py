@@ -1,0 +1,122 @@
+"""One of torch's fused attentions: its arguments say all, and no softmax is seen.
+
+The weights that ours are compared with come from torch's own unfused attention on the same
+arguments; its output is that of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.tracing.tracer import SoftmaxCollector
+from attnviz.formula.attention import HIDDEN
+from attnviz.runtime.compat import math_attention
+
+
+@dataclass(frozen=True, eq=False)
+class FusedAttention:
+    """The arguments of a call, and the output of the kernel that ran."""
+
+    query: Tensor  # (B, H, m, d_k)
+    key: Tensor  # (B, G, n, d_k)
+    value: Tensor  # (B, G, n, d_v)
+    mask: Tensor | None  # added to the scores, (1 or B, 1 or H, 1 or m, n)
+    causal: bool  # whether query i reads no key after i
+    scale: float
+    output: Tensor | None  # (B, H, m, d_v); None if weights were dropped from it
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, Any], output: Tensor) -> FusedAttention:
+        """Return the call of an operator; arguments : by the names of its schema."""
+        query, key, value = (arguments[name].detach() for name in ("query", "key", "value"))
+        scale, masks = arguments.get("scale"), (arguments.get(n) for n in ("attn_mask", "attn_bias"))
+        mask = next((mask for mask in masks if mask is not None), None)
+        if mask is not None:
+            mask = mask.detach().view((1,) * (4 - mask.dim()) + mask.shape)
+        return cls(
+            query,
+            key,
+            value,
+            mask,
+            bool(arguments.get("is_causal")),
+            query.shape[-1] ** -0.5 if scale is None else float(scale),
+            None if arguments.get("dropout_p") else output.clone(),
+        )
+
+    def of_text(self, n: int, texts: int) -> FusedAttention:
+        """Return the part of text n of so many; all of it where they share it."""
+        rows = len(self.query) // texts if len(self.query) % texts == 0 else 0
+        part = slice(n * rows, (n + 1) * rows) if rows else slice(None)
+        own = {
+            name: x[part] if isinstance(x, Tensor) and len(x) > 1 else x
+            for name, x in vars(self).items()
+        }
+        return FusedAttention(**own)
+
+    def arranged(self, texts: int) -> Attention:
+        """Return the attention of N texts; several rows of one text are windows of its positions.
+
+        Then no query reads the keys of another window.
+        """
+        texts = texts if len(self.query) % texts == 0 else 1
+        mask, groups = self._whole_mask(), self.query.shape[1] // self.key.shape[1]
+        key, value = (x.repeat_interleave(groups, 1) for x in (self.key, self.value))
+        scores, weights = _unfused(self.query, key, value, mask, self.scale)
+        hidden = torch.zeros_like(scores[:, :1], dtype=torch.bool) if mask is None else mask <= HIDDEN
+        bias = None if mask is None else mask.masked_fill(hidden, 0.0)
+
+        def rows(x: Tensor) -> Tensor:
+            return x.unflatten(0, (texts, -1)).transpose(1, 2).flatten(2, 3)
+
+        def maps(x: Tensor, other: float) -> Tensor:
+            blocks = x.expand(len(scores), *x.shape[1:]).unflatten(0, (texts, -1))
+            N, k, H, m, n = blocks.shape
+            if k == 1:
+                return blocks[:, 0]
+            every, window = x.new_full((N, H, k, m, k, n), other), torch.arange(k, device=x.device)
+            every[:, :, window, :, window] = blocks.transpose(0, 1)
+            return every.view(N, H, k * m, k * n)
+
+        hidden = maps(hidden, other=True)
+        lowest = torch.finfo(scores.dtype).min
+        return Attention(
+            query=rows(self.query),
+            key=rows(self.key),
+            value=rows(self.value),
+            scale=self.scale,
+            soft_cap=None,
+            capped_bias=None,
+            bias=maps(bias, 0.0) if bias is not None and bias.any() else None,
+            mask=scores.new_zeros(hidden.shape).masked_fill(hidden, lowest) if hidden.any() else None,
+            sinks=None,
+            scores=maps(scores, -torch.inf),
+            weights=maps(weights, 0.0),
+            head_output=None if self.output is None else rows(self.output),
+        )
+
+    def _whole_mask(self) -> Tensor | None:
+        """Return the mask with a row for each query, and later keys hidden where it is causal."""
+        m, n = self.query.shape[2], self.key.shape[2]
+        mask = None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
+        if self.causal:
+            later = torch.ones(m, n, dtype=torch.bool, device=self.query.device).triu(1)
+            zero = self.query.new_zeros(1, 1, m, n) if mask is None else mask
+            mask = zero.masked_fill(later, -torch.inf)
+        return mask
+
+
+def _unfused(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Return the scores and the weights of torch's own attention, one operator after the other."""
+    collector = SoftmaxCollector()
+    with collector, collector.collect_softmaxes() as softmaxes:
+        math_attention(query, key, value, mask, scale=scale)
+    (softmax,) = softmaxes
+    return softmax.scores, softmax.weights
