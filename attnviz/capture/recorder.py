@@ -63,6 +63,8 @@ class Recorded:
     inputs: ModuleInputs
     through_interface: bool
     entry: int  # how often its module had been entered
+    texts: int  # in the batch
+    number: int = 0  # of the attention in its module, where only some are recorded
     attention: Attention | FusedAttention | None = None
 
 
@@ -117,7 +119,7 @@ class Recorder(ModuleWatcher):
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
         entry = self.entries[args.module]
-        self._recorded.append(Recorded(path, inputs, True, entry, attention))
+        self._recorded.append(Recorded(path, inputs, True, entry, self.texts, 0, attention))
         return returned
 
     def _cut(self, tensor: Tensor) -> Tensor:

@@ -12,10 +12,12 @@ or other operators from which one could be made, it is searched again. No number
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import lru_cache, partial
 from typing import Any
 
@@ -23,14 +25,23 @@ import torch
 from torch import Tensor, nn
 
 from attnviz.capture import calls
+from attnviz.capture.attention_interface import OwnAttention
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
-from attnviz.capture.recorder import Recorded, Recorder, Recording
+from attnviz.capture.projections.find import ModuleInputs
+from attnviz.capture.recorder import AttentionCall, Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
 from attnviz.capture.tracing.fused import FusedAttention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import expect_same, moved_by_attention, needs_isolation, watch
+from attnviz.capture.watch import (
+    expect_same,
+    map_tensors,
+    moved_by_attention,
+    needs_isolation,
+    watch,
+)
 from attnviz.errors import ModelError
+from attnviz.models.pretrained import batch_size
 from attnviz.runtime import compat
 
 _HEAD_COUNTS = (
@@ -42,16 +53,19 @@ _OF_ATTENTION = {*compat.SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
 _REPEATED = 7  # a text of one token, where no width of a model is as small
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
+_WITH_FAST_PATH = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 _SETTINGS = (str, int, float, type(None))
 _PLAIN = (*_SETTINGS, list, tuple, dict)
 
 
 class Search(Recorder):
-    """Collects every attention of a run.
+    """Collects every attention of a run; linear attention, too, where `_finds_linear`.
 
     is_first : whether the matrices of linear attention are computed, or what they are compared
     with. known : which calls are linear; by default it is tested.
     """
+
+    _finds_linear = True
 
     def __init__(
         self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
@@ -154,13 +168,7 @@ class Search(Recorder):
 
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them, with notes."""
-        # A softmax that the model computes and ignores is not worth a word.
-        name = type(self.model).__name__
-        not_attention = [
-            f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
-            for path, softmax in self._unmixed
-            if softmax.used
-        ]
+        name, not_attention = type(self.model).__name__, self._notes_on_others()
         recording = super().take_recording()
         not_compared = [
             f"not compared: in {call.path or name} the weights are also multiplied by values "
@@ -171,12 +179,21 @@ class Search(Recorder):
         notes = tuple(dict.fromkeys([*not_attention, *not_compared]))
         return Recording(recording.calls, self._linear_calls, notes, tuple(self._linear))
 
+    def _notes_on_others(self) -> list[str]:
+        """Return notes on softmaxes that are no attention, if the model does not ignore them."""
+        name = type(self.model).__name__
+        return [
+            f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
+            for path, softmax in self._unmixed
+            if softmax.used
+        ]
+
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
         if self._is_replaying:
             return
         super().on_enter(module, args, kwargs)
-        self._called.append([] if _has_own_code(module) else None)
+        self._called.append([] if self._finds_linear and _has_own_code(module) else None)
         self._tracer.provenance.depth = len(self.running)
 
     def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -203,29 +220,32 @@ class Search(Recorder):
             for recorded, softmax, heads in pending:
                 if softmax.depth <= depth:
                     self._pending.append((recorded, softmax, heads))
+                elif recorded not in self._recorded:
+                    continue
                 elif not softmax.mixtures:  # until the end of the run nothing shows what it is
                     self._recorded.remove(recorded)
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        recorded.attention = arrange(softmax, self.texts, heads, self._lengths)
+                        recorded.attention = arrange(softmax, recorded.texts, heads, self._lengths)
                     except NotExpressibleError as error:
                         self.unreadable.append((recorded.path, str(error)))
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        module = self.innermost_module()
-        inputs = self.inputs_of(module)
-        recorded = Recorded(self.paths[module], inputs, False, self.entries[module])
-        self._recorded.append(recorded)
+        recorded = self._record(softmax.weights)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
 
     def _on_fused(self, arguments: Mapping[str, Any], output: Tensor) -> None:
+        self._record(output).attention = FusedAttention.read(arguments, output)
+
+    def _record(self, result: Tensor) -> Recorded:
+        """Record an attention of the innermost module, of which a result is known."""
         module = self.innermost_module()
-        attention = FusedAttention.read(arguments, output)
         where = self.paths[module], self.inputs_of(module), False, self.entries[module]
-        self._recorded.append(Recorded(*where, attention))
+        self._recorded.append(Recorded(*where, self.texts))
+        return self._recorded[-1]
 
     def _on_unreadable(self, reason: str) -> None:
         self.unreadable.append((self.paths[self.innermost_module()], reason))
@@ -238,6 +258,147 @@ class Search(Recorder):
                         if isinstance(heads := getattr(owner, name, None), int):
                             return heads
         return None
+
+
+class Program(nn.Module):
+    """The modules that a program calls, by the names of their classes."""
+
+
+class ProgramSearch(Search):
+    """Collects every softmax attention that runs in this thread, in a block of code.
+
+    Hooks that torch calls for every module tell which one runs. Neither what the program computes
+    nor its modules are changed.
+
+    patterns : of the paths of modules to record; None for all. wanted : which attentions of each
+    module, from 0; None for all.
+    """
+
+    _finds_linear = False
+
+    def __init__(
+        self, patterns: Collection[str] | None = None, wanted: Collection[int] | None = None
+    ) -> None:
+        super().__init__(Program().eval(), 1, is_first=True)
+        self._patterns, self._wanted = patterns, wanted
+        self._counts: Counter[str] = Counter()  # of the attentions of each module
+        self.inputs: dict[str, tuple[Any, ...]] = {}  # of the outermost modules, by name
+        self._memory_checked = True  # of each attention by itself
+        self.running.append((self.model, (), {}))
+        self._tracer.provenance.depth = len(self.running)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what runs in this thread, in the block."""
+        thread, hooks = threading.get_ident(), nn.modules.module
+
+        def is_recorded() -> bool:
+            return threading.get_ident() == thread and not self._is_replaying
+
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if is_recorded():
+                self.on_enter(module, args, {})
+
+        def leave(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+            if not is_recorded() or self.running[-1][0] is not module:
+                return None
+            self.on_leave(module, args, output)
+            is_inside = any(isinstance(one, _WITH_FAST_PATH) for one, *_ in self.running)
+            if output is None or is_inside or not _takes_fast_path(module):
+                return None
+            with self._replaying(), compat.outside_function_modes():
+                return module.forward(*args, **kwargs)  # what the program computes without us
+
+        with (
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
+            OwnAttention(),
+            self._tracer,
+        ):
+            self._choose()
+            yield
+        self._arrange_pending(0)
+
+    def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a module starts to run; an outermost one is one more of the program."""
+        if module not in self.paths:
+            kind, own = type(module).__name__, dict(self.model.named_children())
+            numbers = (f"{kind}_{n}" if n else kind for n in range(len(own) + 1))
+            self.model.add_module(name := next(n for n in numbers if n not in own), module)
+            self._tracer.add_constants([*module.parameters(), *module.buffers()])
+            for path, one in module.named_modules(prefix=name):
+                self.paths.setdefault(one, path)
+                self.outputs[path] = None
+        if len(self.running) == 1:
+            self.texts = batch_size(module, args)
+            self.inputs.setdefault(self.paths[module], args)
+        super().on_enter(module, args, kwargs)
+        self._choose()
+
+    def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Arrange the attentions inside a module that has run, with the outermost all of them."""
+        super().on_leave(module, args, output)
+        if len(self.running) == 1 and all(softmax.mixtures for _, softmax, _ in self._pending):
+            self._arrange_pending(1)
+        self._choose()
+
+    @property
+    def found(self) -> list[Recorded]:
+        """The attentions that can be read, in the order of execution."""
+        return [recorded for recorded in self._recorded if recorded.attention is not None]
+
+    def calls_of(self, row: int) -> Iterator[AttentionCall]:
+        """Yield the attentions of one input of the batch, of which some may have fewer inputs."""
+        for one in self.found:
+            n, attention = min(row, one.texts - 1), one.attention
+            if isinstance(attention, FusedAttention):
+                attention = attention.of_text(n, one.texts).arranged(1)
+            else:
+                attention = map_tensors(attention, partial(_of_row, n))
+            yield AttentionCall(
+                one.path, one.number, attention, one.inputs, None, False, None, None
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on softmaxes that are no attention, and on attentions that are not read."""
+        unread = [
+            f"not shown: the attention of {path}, in which {r}" for path, r in self.unreadable
+        ]
+        return tuple(dict.fromkeys([*self._notes_on_others(), *unread]))
+
+    def _choose(self) -> None:
+        """Follow operators only in modules that are recorded."""
+        paths = [self.paths[module] for module, *_ in self.running]
+        self._tracer.is_idle = self._patterns is not None and not any(
+            fnmatch(name, pattern)
+            for path in paths
+            for name in (path, path.partition(".")[2])
+            for pattern in self._patterns
+        )
+
+    def _record(self, result: Tensor) -> Recorded:
+        module = self.innermost_module()
+        path = self.paths[module]
+        number, self._counts[path] = self._counts[path], self._counts[path] + 1
+        batch = len(result) if result.dim() > 3 else 1  # outside every module
+        texts = self.texts if len(self.running) > 1 else batch
+        recorded = Recorded(path, ModuleInputs(), False, self.entries[module], texts, number)
+        if self._wanted is None or number in self._wanted:
+            self._recorded.append(recorded)
+        return recorded
+
+
+def _takes_fast_path(module: nn.Module) -> bool:
+    """Whether torch may run a module by one fast operator, which shows no attention."""
+    hooks = (hook for one in module.modules() for hook in compat.forward_hooks(one))
+    if not isinstance(module, _WITH_FAST_PATH) or module.training or any(hooks):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in module.parameters()))
+
+
+def _of_row(n: int, x: Tensor) -> Tensor:
+    """Return the part of input n of a tensor (N, …); sinks (H,) have no inputs."""
+    return x if x.dim() == 1 or len(x) == 1 else x[n : n + 1]
 
 
 def _has_own_code(module: nn.Module) -> bool:

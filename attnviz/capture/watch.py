@@ -71,11 +71,14 @@ def restoring(
     try:
         if attention is not None or model.training:
             model.eval()
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoder):  # else the output of padding is 0
+                module.use_nested_tensor = False
         for config in configs if attention is not None else ():
             if not is_registered_by_user(compat.attention_implementation(config)):
                 compat.set_attention_implementation(config, attention)
-        # Eager code may still call torch's fused attention, which shows no softmax. That of a module
-        # without a config shows its arguments.
+        # Eager code may still call torch's fused attention, which shows no softmax. Where there is
+        # no config, its arguments are read.
         own = UnfusedAttention() if configs else OwnAttention()
         unfused = own if attention == "eager" else nullcontext()
         isolated = IsolatedRun(seed)
@@ -376,7 +379,7 @@ class ModuleWatcher(AttentionWatcher):
 
     def lengths(self) -> set[int]:
         """Return how many positions the inputs of the model have, which runs now."""
-        _, args, kwargs = self.running[0]
+        args, kwargs = next(((a, k) for _, a, k in self.running if a or k), ((), {}))
         tensors = (one for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
         return {tensor.shape[1] for tensor in tensors if tensor.dim() > 1}
 

@@ -167,7 +167,7 @@ class Checkpoint:
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""
         module = self.as_loaded
-        return self.sha256 if _versions(module) == self.versions else _sha256_of_state(module)
+        return self.sha256 if _versions(module) == self.versions else sha256_of_state(module)
 
 
 def load_checkpoint(
@@ -276,7 +276,7 @@ def _wrap(
         )
     processors, lacks = _processors((module, module.config), name, folder, tokenizer, processor)
     _expect_vocabulary_fits(name, processors.tokenizer, module)
-    sha256, versions = _sha256_of_state(module), _versions(module)
+    sha256, versions = sha256_of_state(module), _versions(module)
     return Checkpoint(name, module, processors, sha256, versions, lacks=lacks)
 
 
@@ -287,7 +287,7 @@ def _wrap_module(module: Any, tokenizer: Any, processor: Any) -> Checkpoint:
     refuse_given(why, tokenizer=tokenizer, processor=processor)
     names = ", ".join(f"'{one}': …" for one in pretrained.forward_parameters(module)[:1])
     lacks = f"{name} reads tensors. Give them by the names of its forward: inputs={{{names}}}."
-    digests = _sha256_of_state(module), _versions(module)
+    digests = sha256_of_state(module), _versions(module)
     return Checkpoint(name, module, Processors(), *digests, lacks=lacks)
 
 
@@ -435,7 +435,8 @@ def changed_buffers(model: nn.Module) -> tuple[str, ...]:
     return tuple(differ)
 
 
-def _sha256_of_state(module: nn.Module) -> str:
+def sha256_of_state(module: nn.Module) -> str:
+    """Return the SHA-256 of the weights of a module, as a `Checkpoint` has it."""
     digest = hashlib.sha256()
     buffers = dict(module.named_buffers())
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)

@@ -54,6 +54,7 @@ class Attention:
     compares_all: bool = True
     log_softmax: bool = False  # as in AttentionRecord
 
+
 def arrange(
     softmax: Softmax, texts: int, heads: int | None, lengths: Collection[int] = ()
 ) -> Attention:

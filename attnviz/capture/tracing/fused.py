@@ -35,8 +35,8 @@ class FusedAttention:
     def read(cls, arguments: Mapping[str, Any], output: Tensor) -> FusedAttention:
         """Return the call of an operator; arguments : by the names of its schema."""
         query, key, value = (arguments[name].detach() for name in ("query", "key", "value"))
-        scale, masks = arguments.get("scale"), (arguments.get(n) for n in ("attn_mask", "attn_bias"))
-        mask = next((mask for mask in masks if mask is not None), None)
+        masks = (arguments.get(name) for name in ("attn_mask", "attn_bias"))
+        mask, scale = next((x for x in masks if x is not None), None), arguments.get("scale")
         if mask is not None:
             mask = mask.detach().view((1,) * (4 - mask.dim()) + mask.shape)
         return cls(
@@ -65,11 +65,10 @@ class FusedAttention:
         Then no query reads the keys of another window.
         """
         texts = texts if len(self.query) % texts == 0 else 1
-        mask, groups = self._whole_mask(), self.query.shape[1] // self.key.shape[1]
-        key, value = (x.repeat_interleave(groups, 1) for x in (self.key, self.value))
+        shared, mask = self.query.shape[1] // self.key.shape[1], self._whole_mask()
+        key, value = (x.repeat_interleave(shared, 1) for x in (self.key, self.value))
         scores, weights = _unfused(self.query, key, value, mask, self.scale)
-        hidden = torch.zeros_like(scores[:, :1], dtype=torch.bool) if mask is None else mask <= HIDDEN
-        bias = None if mask is None else mask.masked_fill(hidden, 0.0)
+        added = torch.zeros_like(scores[:1, :1]) if mask is None else mask
 
         def rows(x: Tensor) -> Tensor:
             return x.unflatten(0, (texts, -1)).transpose(1, 2).flatten(2, 3)
@@ -83,8 +82,9 @@ class FusedAttention:
             every[:, :, window, :, window] = blocks.transpose(0, 1)
             return every.view(N, H, k * m, k * n)
 
-        hidden = maps(hidden, other=True)
-        lowest = torch.finfo(scores.dtype).min
+        added = maps(added, -torch.inf)
+        hidden = added <= HIDDEN
+        bias, lowest = added.masked_fill(hidden, 0.0), torch.finfo(added.dtype).min
         return Attention(
             query=rows(self.query),
             key=rows(self.key),
@@ -92,8 +92,8 @@ class FusedAttention:
             scale=self.scale,
             soft_cap=None,
             capped_bias=None,
-            bias=maps(bias, 0.0) if bias is not None and bias.any() else None,
-            mask=scores.new_zeros(hidden.shape).masked_fill(hidden, lowest) if hidden.any() else None,
+            bias=bias if bias.any() else None,
+            mask=torch.zeros_like(bias).masked_fill(hidden, lowest) if hidden.any() else None,
             sinks=None,
             scores=maps(scores, -torch.inf),
             weights=maps(weights, 0.0),

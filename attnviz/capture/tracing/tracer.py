@@ -8,7 +8,7 @@ layers, routers) do not count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -122,8 +122,13 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._derived = DerivedStorages()
         self._products: list[Product] = []
         self._traced: list[Softmax] = []
+        self.is_idle = False  # while nothing is followed
         # Exponentials of scores that no sum has divided yet: depth, scores, provenance, result.
         self._exponentials: dict[int, tuple[int, Tensor, Provenance, Tensor]] = {}
+
+    def add_constants(self, parameters: Iterable[Tensor]) -> None:
+        """Add parameters, or buffers, that do not depend on the input."""
+        self._constants.add(parameters)
 
     def forget(self, depth: int) -> None:
         """Drop what was followed in modules deeper than `depth`."""
@@ -135,7 +140,9 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator, and follow scores through it."""
-        if name.startswith(FUSED_ATTENTION):
+        if self.is_idle:
+            return func(*args, **kwargs)
+        if name.startswith(FUSED_ATTENTION) and not name.endswith("_backward"):
             result = func(*args, **kwargs)
             self._on_fused(arguments_of(func, args, kwargs), result[0])
             return result
