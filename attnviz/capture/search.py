@@ -322,14 +322,20 @@ class ProgramSearch(Search):
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run; an outermost one is one more of the program."""
         if module not in self.paths:
-            kind, own = type(module).__name__, dict(self.model.named_children())
+            inside = compat.compiled_from(module) or module
+            kind, own = type(inside).__name__, dict(self.model.named_children())
             numbers = (f"{kind}_{n}" if n else kind for n in range(len(own) + 1))
-            self.model.add_module(name := next(n for n in numbers if n not in own), module)
-            self._tracer.add_constants([*module.parameters(), *module.buffers()])
-            for path, one in module.named_modules(prefix=name):
+            self.model.add_module(name := next(n for n in numbers if n not in own), inside)
+            self._tracer.add_constants([*inside.parameters(), *inside.buffers()])
+            for path, one in ((name, module), *inside.named_modules(prefix=name)):
                 self.paths.setdefault(one, path)
                 self.outputs[path] = None
         if len(self.running) == 1:
+            if any(isinstance(one, Tensor) and one.is_nested for one in args):
+                raise ModelError(
+                    f"{type(module).__name__} reads nested tensors, which are not recorded. Give "
+                    "it padded ones, and a mask."
+                )
             self.texts = batch_size(module, args)
             self.inputs.setdefault(self.paths[module], args)
         super().on_enter(module, args, kwargs)

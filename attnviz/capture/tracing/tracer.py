@@ -38,6 +38,7 @@ from attnviz.runtime.compat import (
     SOFTMAX,
     TorchDispatchMode,
     arguments_of,
+    draws,
     is_in_place,
 )
 
@@ -52,6 +53,7 @@ _COPIES = {"clone", CAST}
 _JOINS = {
     "add", "sub", "rsub", "where", "masked_fill", "maximum", "minimum", *_MOVES, *_COPIES,
 }  # fmt: skip
+_UNREAD_NESTED = {*SOFTMAX, "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
 Numbered = TypeVar("Numbered", Product, Softmax)
 
@@ -142,7 +144,12 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         """Run an operator, and follow scores through it."""
         if self.is_idle:
             return func(*args, **kwargs)
-        if name.startswith(FUSED_ATTENTION) and not name.endswith("_backward"):
+        is_fused = name.startswith(FUSED_ATTENTION) and not name.endswith("_backward")
+        if any(tensor.is_nested for tensor in tensors_in(args)):
+            if is_fused or name in _UNREAD_NESTED:
+                self._on_unreadable("its tensors are nested. Give it padded ones, and a mask")
+            return func(*args, **kwargs)
+        if is_fused:
             result = func(*args, **kwargs)
             self._on_fused(arguments_of(func, args, kwargs), result[0])
             return result
@@ -150,7 +157,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)
-        self._constants.note(args, result)
+        if not draws(func, args, kwargs):  # random numbers are no table
+            self._constants.note(args, result)
         shape_only = name.endswith("_like") or name.startswith("new_")
         if not func.is_view and not shape_only:
             name = name.removesuffix("_") if in_place else name
