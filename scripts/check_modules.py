@@ -71,9 +71,6 @@ def check(case: Case) -> dict[str, Any]:
     try:
         torch.manual_seed(0)
         module, args, kwargs = case.build()
-    except ImportError as error:
-        return row | {"outcome": f"not installed ({error.name})"}
-    try:
         module = module.eval() if isinstance(module, torch.nn.Module) else module
         with torch.no_grad():
             torch.manual_seed(1)
@@ -98,6 +95,8 @@ def check(case: Case) -> dict[str, Any]:
             row["outcome"] = result.agreement.summary()
         if row["same output"] == "NO":
             row["outcome"] = "other output"
+    except ImportError as error:
+        row["outcome"] = f"not installed: {error.name}"
     except Exception as error:
         row["outcome"] = f"{type(error).__name__}: {one_line(error)}"
     return row

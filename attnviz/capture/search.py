@@ -142,11 +142,7 @@ class Search(Recorder):
     def finish(self) -> None:
         """Arrange the attentions that are left; raise ModelError for an unreadable one."""
         self._arrange_pending(0)
-        self.unreadable += [
-            (path, "its weights enter no product with values")
-            for path, softmax in self._unmixed
-            if softmax.multiplied
-        ]
+        self._refuse_unmixed()
         name = type(self.model).__name__
         if self.unreadable:
             path, reason = self.unreadable[0]
@@ -165,6 +161,14 @@ class Search(Recorder):
                 f"{name} executes no softmax over products of queries and keys, and no linear "
                 "attention. There is no attention to show: choose another model."
             )
+
+    def _refuse_unmixed(self) -> None:
+        """Note the softmaxes whose weights are changed, and multiplied by an activation then."""
+        self.unreadable += [
+            (path, "its weights enter no product with values")
+            for path, softmax in self._unmixed
+            if softmax.multiplied
+        ]
 
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them, with notes."""
@@ -185,7 +189,7 @@ class Search(Recorder):
         return [
             f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
             for path, softmax in self._unmixed
-            if softmax.used
+            if softmax.used and not softmax.multiplied
         ]
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -318,6 +322,7 @@ class ProgramSearch(Search):
             self._choose()
             yield
         self._arrange_pending(0)
+        self._refuse_unmixed()
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run; an outermost one is one more of the program."""
@@ -367,9 +372,7 @@ class ProgramSearch(Search):
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on softmaxes that are no attention, and on attentions that are not read."""
-        unread = [
-            f"not shown: the attention of {path}, in which {r}" for path, r in self.unreadable
-        ]
+        unread = [f"not shown: attention of {path}: {why}" for path, why in self.unreadable]
         return tuple(dict.fromkeys([*self._notes_on_others(), *unread]))
 
     def _choose(self) -> None:

@@ -47,11 +47,11 @@ class MapsByHand(TorchFunctionMode):
 
 
 def _by_formula(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return softmax(scale · Q Kᵀ + mask) in float64."""
-    q, k = q.double(), k.double().repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+    q, k = query.double(), key.double().repeat_interleave(query.shape[-3] // key.shape[-3], -3)
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)

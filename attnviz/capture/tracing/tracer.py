@@ -241,6 +241,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
+                if self._constants.is_parameter(values):  # which mixes the heads, or the rows
+                    return
                 softmaxes = _of_elements(self._traced, weight.origin)
                 values, output = values.detach(), output.clone()
                 for softmax in softmaxes:
