@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-warnings.filterwarnings("ignore")
 
 import torch
 import typer
@@ -42,6 +41,7 @@ def main(
     results: Annotated[Path, typer.Option(help="File of results.")] = Path("modules.jsonl"),
 ) -> None:
     """Check all models, or those of some libraries."""
+    warnings.filterwarnings("ignore")
     chosen = [case for case in CASES if not names or case.library in names]
     rows = []
     for case in chosen:

@@ -303,10 +303,13 @@ class ProgramSearch(Search):
             if is_recorded():
                 self.on_enter(module, args, {})
 
-        def leave(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        def leave(module: nn.Module, args: Any, *returned: Any) -> Any:
             if not is_recorded() or self.running[-1][0] is not module:
                 return None
-            self.on_leave(module, args, output)
+            self.on_leave(module, args, returned[-1])
+            if len(returned) == 1:  # it failed
+                return None
+            kwargs, output = returned
             is_inside = any(isinstance(one, _WITH_FAST_PATH) for one, *_ in self.running)
             if output is None or is_inside or not _takes_fast_path(module):
                 return None

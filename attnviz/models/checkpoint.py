@@ -195,8 +195,9 @@ def load_checkpoint(
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             tokenizer = own_tokenizer if tokenizer is None else tokenizer
             processor = own_processor if processor is None else processor
-            wrap = _wrap if isinstance(source, PreTrainedModel) else _wrap_module
-            return replace(wrap(source, tokenizer, processor), notes=notes)
+            if not isinstance(source, PreTrainedModel):
+                return _wrap_module(source, tokenizer, processor)
+            return replace(_wrap(source, tokenizer, processor), notes=notes)
         name, folder = locate_checkpoint(source)
         if (base := _base_of(name, folder)) is not None:
             why = f"{name} is a LoRA adapter. Leave it out, or merge the adapter: peft_model."

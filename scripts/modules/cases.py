@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 Built = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
@@ -77,7 +77,7 @@ def _transformer() -> Built:
 def _functions() -> Built:
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         bias = torch.linspace(-1, 1, k.shape[-2])
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias.expand(q.shape[-2], -1))
+        return scaled_dot_product_attention(q, k, v, attn_mask=bias.expand(q.shape[-2], -1))
 
     return program, tuple(torch.randn(2, 4, n, 8) for n in (5, 7, 7)), {}
 
@@ -101,7 +101,7 @@ class _OwnGPT(nn.Module):
         for qkv, out in zip(self.qkv, self.out, strict=True):
             q, k, v = qkv(x).view(len(x), T, 3, 4, 8).permute(2, 0, 3, 1, 4)
             if self.fused:
-                y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+                y = scaled_dot_product_attention(q, k, v, is_causal=True)
             else:
                 scores = q @ k.mT / math.sqrt(8)
                 hidden = torch.ones(T, T).tril() == 0

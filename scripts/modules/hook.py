@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import multi_head_attention_forward, scaled_dot_product_attention
+from torch.nn.functional import softmax as functional_softmax
 from torch.overrides import TorchFunctionMode
 
 from attnviz import AttentionRecord
 
-_SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
+_SOFTMAX = (torch.softmax, functional_softmax, Tensor.softmax)
 
 
 class MapsByHand(TorchFunctionMode):
@@ -26,9 +27,9 @@ class MapsByHand(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
+        if func is scaled_dot_product_attention:
             self.maps.append(_by_formula(*args, **kwargs)[0])
-        elif func is F.multi_head_attention_forward and kwargs.get("need_weights", True):
+        elif func is multi_head_attention_forward and kwargs.get("need_weights", True):
             if not kwargs.get("average_attn_weights", True):
                 self.maps.append(result[1][0])
         elif func in _SOFTMAX and result.dim() == 4:
@@ -47,8 +48,9 @@ class MapsByHand(TorchFunctionMode):
 
 
 def _by_formula(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return softmax(scale · Q Kᵀ + mask) in float64."""
     q, k = query.double(), key.double().repeat_interleave(query.shape[-3] // key.shape[-3], -3)

@@ -33,7 +33,7 @@ BAD = {
     "choice": ("no such choice", 3),
 }
 KINDS = {
-    "index": {"layer", "head", "layers", "exact"},
+    "index": {"layer", "head", "layers", "exact", "calls"},
     "count": {"cells"},
     "length": {"generate"},
     "folder": {"out"},
@@ -78,8 +78,8 @@ OBJECTS = {
     "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "measured", "cbar_ax", "agreement",
     "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",
-    "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder",
-    "name_or_path_or_model", "figsize",
+    "inputs", "queries", "modules", "grid", "target_tokenizer", "device", "dtype", "device_map",
+    "offload_folder", "name_or_path_or_model", "figsize",
 }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ class FusedAttention:
         """Return the part of text n of so many; all of it where they share it."""
         rows = len(self.query) // texts if len(self.query) % texts == 0 else 0
         part = slice(n * rows, (n + 1) * rows) if rows else slice(None)
-        own = {
+        own: dict[str, Any] = {
             name: x[part] if isinstance(x, Tensor) and len(x) > 1 else x
             for name, x in vars(self).items()
         }
@@ -71,10 +71,10 @@ class FusedAttention:
         added = torch.zeros_like(scores[:1, :1]) if mask is None else mask
 
         def rows(x: Tensor) -> Tensor:
-            return x.unflatten(0, (texts, -1)).transpose(1, 2).flatten(2, 3)
+            return x.reshape(texts, -1, *x.shape[1:]).transpose(1, 2).flatten(2, 3)
 
         def maps(x: Tensor, other: float) -> Tensor:
-            blocks = x.expand(len(scores), *x.shape[1:]).unflatten(0, (texts, -1))
+            blocks = x.expand(len(scores), *x.shape[1:]).reshape(texts, -1, *x.shape[1:])
             N, k, H, m, n = blocks.shape
             if k == 1:
                 return blocks[:, 0]
