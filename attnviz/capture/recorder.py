@@ -26,7 +26,7 @@ from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget
 from attnviz.runtime.libraries import copy_to, input_device
 
-_COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
+COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class Recorder(ModuleWatcher):
             cells = first.query[0, ..., 0].numel() * first.key.shape[2]  # of one text
             size = 2 * cells * len(first.query) * first.query.itemsize // self._runs
             all_maps = size * max(1, len(self.modules))
-            compared = _COMPARED * torch.float64.itemsize * cells
+            compared = COMPARED * torch.float64.itemsize * cells
             # Those of two runs at once, and later those of one while they are compared.
             memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
 

@@ -28,7 +28,7 @@ from attnviz.capture import calls
 from attnviz.capture.attention_interface import OwnAttention
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
 from attnviz.capture.projections.find import ModuleInputs
-from attnviz.capture.recorder import AttentionCall, Recorded, Recorder, Recording
+from attnviz.capture.recorder import COMPARED, AttentionCall, Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
 from attnviz.capture.tracing.fused import FusedAttention
 from attnviz.capture.tracing.provenance import Softmax
@@ -41,8 +41,9 @@ from attnviz.capture.watch import (
     watch,
 )
 from attnviz.errors import ModelError
-from attnviz.models.pretrained import batch_size
+from attnviz.models.pretrained import batch_size, forward_parameters
 from attnviz.runtime import compat
+from attnviz.runtime.libraries import MemoryBudget
 
 _HEAD_COUNTS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
@@ -286,8 +287,10 @@ class ProgramSearch(Search):
         super().__init__(Program().eval(), 1, is_first=True)
         self._patterns, self._wanted = patterns, wanted
         self._counts: Counter[str] = Counter()  # of the attentions of each module
-        self.inputs: dict[str, tuple[Any, ...]] = {}  # of the outermost modules, by name
+        self.inputs: dict[str, dict[str, Any]] = {}  # of the outermost modules, by name
+        self.take: Callable[[Recorded], None] | None = None  # takes them in place of a list
         self._memory_checked = True  # of each attention by itself
+        self._fitting = 0  # how many have been found to fit
         self.running.append((self.model, (), {}))
         self._tracer.provenance.depth = len(self.running)
 
@@ -301,7 +304,7 @@ class ProgramSearch(Search):
 
         def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
             if is_recorded():
-                self.on_enter(module, args, {})
+                self.on_enter(module, args, compat.keywords_of_call())
 
         def leave(module: nn.Module, args: Any, *returned: Any) -> Any:
             if not is_recorded() or self.running[-1][0] is not module:
@@ -326,6 +329,7 @@ class ProgramSearch(Search):
             yield
         self._arrange_pending(0)
         self._refuse_unmixed()
+        self._pass_on()
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run; an outermost one is one more of the program."""
@@ -339,13 +343,14 @@ class ProgramSearch(Search):
                 self.paths.setdefault(one, path)
                 self.outputs[path] = None
         if len(self.running) == 1:
-            if any(isinstance(one, Tensor) and one.is_nested for one in args):
+            given = dict(zip(forward_parameters(module), args, strict=False)) | kwargs
+            if any(isinstance(one, Tensor) and one.is_nested for one in given.values()):
                 raise ModelError(
                     f"{type(module).__name__} reads nested tensors, which are not recorded. Give "
                     "it padded ones, and a mask."
                 )
-            self.texts = batch_size(module, args)
-            self.inputs.setdefault(self.paths[module], args)
+            self.texts = batch_size(module, given.values())
+            self.inputs.setdefault(self.paths[module], given)
         super().on_enter(module, args, kwargs)
         self._choose()
 
@@ -355,23 +360,32 @@ class ProgramSearch(Search):
         if len(self.running) == 1 and all(softmax.mixtures for _, softmax, _ in self._pending):
             self._arrange_pending(1)
         self._choose()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Expect memory for the attentions that were recorded last, or pass them on."""
+        for one in self.found[self._fitting :]:
+            self._expect_memory(one)
+            if self.take is not None:
+                with compat.outside_dispatch_modes(), compat.outside_function_modes():
+                    self.take(one)
+                self._recorded.remove(one)
+        self._fitting = len(self.found)
+
+    def _expect_memory(self, recorded: Recorded) -> None:
+        """Raise InputError unless one more of the kind fits, and its maps while it is proven."""
+        tensors = [x for x in vars(recorded.attention).values() if isinstance(x, Tensor)]
+        query, key = (getattr(recorded.attention, name) for name in ("query", "key"))
+        cells = query[0, ..., 0].numel() * key.shape[2]
+        what = f"the attention of {recorded.path or 'this program'}"
+        ways = "Choose fewer: modules=, or calls=, of attnviz.record."
+        compared = COMPARED * torch.float64.itemsize * cells
+        MemoryBudget(what, query.device, ways).expect(sum(x.nbytes for x in tensors) + compared)
 
     @property
     def found(self) -> list[Recorded]:
         """The attentions that can be read, in the order of execution."""
         return [recorded for recorded in self._recorded if recorded.attention is not None]
-
-    def calls_of(self, row: int) -> Iterator[AttentionCall]:
-        """Yield the attentions of one input of the batch, of which some may have fewer inputs."""
-        for one in self.found:
-            n, attention = min(row, one.texts - 1), one.attention
-            if isinstance(attention, FusedAttention):
-                attention = attention.of_text(n, one.texts).arranged(1)
-            else:
-                attention = map_tensors(attention, partial(_of_row, n))
-            yield AttentionCall(
-                one.path, one.number, attention, one.inputs, None, False, None, None
-            )
 
     def notes(self) -> tuple[str, ...]:
         """Return notes on softmaxes that are no attention, and on attentions that are not read."""
@@ -406,6 +420,17 @@ def _takes_fast_path(module: nn.Module) -> bool:
     if not isinstance(module, _WITH_FAST_PATH) or module.training or any(hooks):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in module.parameters()))
+
+
+def call_of(recorded: Recorded, row: int) -> AttentionCall:
+    """Return an attention of one input of the batch, or of the last one if it has fewer."""
+    n, attention = min(row, recorded.texts - 1), recorded.attention
+    if isinstance(attention, FusedAttention):
+        attention = attention.of_text(n, recorded.texts).arranged(1)
+    else:
+        attention = map_tensors(attention, partial(_of_row, n))
+    where = recorded.path, recorded.number
+    return AttentionCall(*where, attention, recorded.inputs, None, False, None, None)
 
 
 def _of_row(n: int, x: Tensor) -> Tensor:

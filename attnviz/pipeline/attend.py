@@ -116,7 +116,8 @@ def load(
         bundled all-MiniLM-L6-v2. A folder may hold only a LoRA adapter of peft: its base model is
         loaded, too.
 
-        Or a transformers model that is already loaded (it is not changed). It is taken out of
+        Or a model that is already loaded (it is not changed), of transformers, or any module of
+        PyTorch, which reads `inputs` of `attend`. A model of transformers is taken out of
         ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
         or a `Trainer`; `Model.notes` says so. A `functools.partial` of this function is called once
         other arguments have been checked.
@@ -259,9 +260,10 @@ def attend(
         A file (.safetensors, .npz, .json) of arguments of the model's forward by their names, in
         place of all other inputs.
 
-        Or a mapping of them: whatever a processor or a data loader gives (``position_ids``,
-        ``past_values``, boxes, masks of any shape, frames of a video). They reach the model as
-        they are.
+        Or a mapping of them, or a tuple in their order: whatever a processor or a data loader
+        gives (``position_ids``, ``past_values``, boxes, masks of any shape, frames of a video).
+        They reach the model as they are. A module that is no model of transformers reads these
+        alone.
     queries, keys : sequence of str, optional
         Labels of the rows, and of the columns, of the maps of `inputs`.
     model : Model, str, path, PreTrainedModel, an object that holds one, or None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -15,13 +14,23 @@ from attnviz import agreement
 from attnviz.capture.capture import record_alone
 from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import StackCounter, place_windows
-from attnviz.capture.search import ProgramSearch
+from attnviz.capture.recorder import Recorded
+from attnviz.capture.search import ProgramSearch, call_of
 from attnviz.errors import InputError, ModelError, positive_number, whole_number, whole_numbers
 from attnviz.inputs import Arguments, parse_labels
 from attnviz.inputs.image import grid_axes, image_axis, pixels_among, shown_pixels
 from attnviz.models.checkpoint import sha256_of_state
 from attnviz.pipeline import package_versions
-from attnviz.results import AttentionRecord, AttentionResult, Axis, InputCheck, Provenance
+from attnviz.results import (
+    AttentionRecord,
+    AttentionResult,
+    Axis,
+    GivenAttention,
+    InputCheck,
+    Provenance,
+    Reference,
+    digests_of,
+)
 from attnviz.results.arguments import checked
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
@@ -35,6 +44,7 @@ def record(
     queries: Sequence[str] | None = None,
     keys: Sequence[str] | None = None,
     grid: Sequence[int] | None = None,
+    mean: bool = False,
 ) -> Recording:
     """Record every softmax attention that runs in a block of code, in any program of PyTorch.
 
@@ -55,6 +65,9 @@ def record(
     grid : sequence of int, optional
         The rows and columns of an image in patches or latents, whose positions are numbered by
         them, also where it is halved. By default as the module that reads an image cuts it.
+    mean : bool, default False
+        Keep the mean maps of each module over its calls, and not the calls. Each call is verified
+        when it has run, so that the memory does not grow with their number.
 
     Returns
     -------
@@ -71,7 +84,7 @@ def record(
     >>> import attnviz, torch
     >>> layer = torch.nn.TransformerEncoderLayer(16, nhead=2, batch_first=True).eval()
     >>> with attnviz.record() as recording:
-    ...     y = layer(torch.ones(1, 5, 16))
+    ...     y = layer(torch.randn(1, 5, 16))
     >>> result = recording.result()
     >>> result.records[0]
     AttentionRecord(encoder layer 0, 2 heads, 5 queries × 5 keys, self_attn)
@@ -87,7 +100,7 @@ def record(
         if len(sides) != 2:
             raise InputError(f"grid must be two numbers, its rows and columns, not {grid!r:.40}.")
         axes |= grid_axes((sides[0], sides[1]))
-    return Recording(search, axes)
+    return Recording(search, axes, mean=mean)
 
 
 class Recording:
@@ -106,12 +119,15 @@ class Recording:
     ('a', 'cat', 'on', 'top')
     """
 
-    def __init__(self, search: ProgramSearch, axes: dict[str, Axis]) -> None:
+    def __init__(self, search: ProgramSearch, axes: dict[str, Axis], *, mean: bool = False) -> None:
         self._search, self._given, self._block = search, axes, ExitStack()
         self._is_over = False
+        self._calls: list[Recorded] = []
+        self._means: dict[object, _Mean] = {}  # by input, module and size
+        search.take = self._add_to_mean if mean else self._calls.append
 
     def __repr__(self) -> str:
-        attentions = counted(len(self._search.found), "attention")
+        attentions = counted(self.calls, "attention")
         return f"Recording({self.name}, {attentions}, {counted(self.inputs, 'input')})"
 
     def __enter__(self) -> Self:
@@ -128,9 +144,15 @@ class Recording:
         return " + ".join(self._search.inputs) or "a program"
 
     @property
+    def calls(self) -> int:
+        """How many attentions were recorded."""
+        return len(self._calls) + sum(one.calls for one in self._means.values() if one.row == 0)
+
+    @property
     def inputs(self) -> int:
         """How many inputs the largest batch has."""
-        return max((one.texts for one in self._search.found), default=0)
+        rows = (1 + one.row for one in self._means.values())
+        return max([*(one.texts for one in self._calls), *rows], default=0)
 
     @checked
     def result(self, row: int = 0) -> AttentionResult:
@@ -161,7 +183,7 @@ class Recording:
         row, search = whole_number(row, "a row"), self._search
         if not self._is_over:
             raise InputError("The program still runs. Ask for the result after the block.")
-        if not search.found:
+        if not self.calls:
             path, reason = next(iter(search.unreadable), ("", "no softmax over products q·k ran"))
             raise ModelError(
                 f"There is no attention to show of {self.name}: {f'in {path}, ' if path else ''}"
@@ -169,17 +191,26 @@ class Recording:
             )
         if not 0 <= row < self.inputs:
             raise InputError(f"row must be from 0 to {self.inputs - 1}, not {row}.")
-        records: list[AttentionRecord] = []
-        proofs: list[agreement.Proof] = []
-        stacks = StackCounter({**self._given, **self._of_images}, by_size=True)
-        with torch.no_grad(), silence_logs():
-            for call in search.calls_of(row):
-                one, reference = record_alone(call, stacks)
-                records.append(self._placed(one))
-                proofs += agreement.prove_all(records[-1:], [reference])
+        stacks, means = self._stacks(), [one for one in self._means.values() if one.row == row]
+        records, proofs = [one.record for one in means], [p for one in means for p in one.proofs]
+        first = means[0].first if means else None
+        for call in self._calls:
+            record, reference = self._read(call, row, stacks)
+            records.append(record)
+            proofs += _prove(record, reference)
+            first = first or record
+        assert first is not None
+        records, proofs = self._without_prefix(records, proofs)
         sha256, versions = sha256_of_state(search.model), package_versions()
         known: dict[str, Any] = {"weights_sha256": sha256, "versions": versions}
-        report = agreement.verify(records, (), proofs=proofs, input=InputCheck(True), **known)
+        report = agreement.report(
+            proofs,
+            str(first.query.dtype).removeprefix("torch."),
+            str(first.query.device),
+            input=InputCheck(True),
+            digests=digests_of(records),
+            **known,
+        )
         provenance = Provenance(
             model=self.name,
             text=None,
@@ -191,12 +222,41 @@ class Recording:
             **known,
         )
         picture = next((shown_pixels(x[row % len(x)]) for x in self._pixels.values()), None)
-        return AttentionResult(tuple(records), report, provenance, picture, notes=search.notes())
+        notes = search.notes() + tuple(dict.fromkeys(one.note for one in means))
+        return AttentionResult(tuple(records), report, provenance, picture, notes=notes)
 
-    @cached_property
+    def _add_to_mean(self, call: Recorded) -> None:
+        """Prove a call that has just run, and add its maps to the means of its module."""
+        for row in range(call.texts):
+            record, reference = self._read(call, row, self._stacks())
+            key = row, record.path, record.size
+            if key not in self._means:
+                others = [one.first for one in self._means.values() if one.row == row]
+                layer = sum(one.stack == record.stack for one in others)
+                self._means[key] = _Mean(row, replace(record, layer=layer))
+            self._means[key].add(record, reference)
+
+    def _read(
+        self, call: Recorded, row: int, stacks: StackCounter
+    ) -> tuple[AttentionRecord, Reference]:
+        """Return the record of one input of a call, and what the call computed."""
+        with torch.no_grad(), silence_logs():
+            record, reference = record_alone(call_of(call, row), stacks)
+        root, _, path = record.path.partition(".")
+        if (pixels := self._pixels.get(root)) is None:
+            return record, reference
+        module, inner = self._search.model.get_submodule(root), replace(record, path=path)
+        placed = place_windows(module, {"pixel_values": pixels}, inner)
+        return replace(placed, path=record.path), reference
+
+    def _stacks(self) -> StackCounter:
+        return StackCounter({**self._given, **self._of_images}, by_size=True)
+
+    @property
     def _pixels(self) -> dict[str, Tensor]:
         """The images that the outermost modules read, by their names."""
-        read = {name: pixels_among(args) for name, args in self._search.inputs.items()}
+        inputs = self._search.inputs.items()
+        read = {name: pixels_among(given.values()) for name, given in inputs}
         return {name: pixels for name, pixels in read.items() if pixels is not None}
 
     @property
@@ -210,18 +270,62 @@ class Recording:
         return {name: axis for name, axis in axes.items() if axis is not None}
 
     @property
-    def _summary(self) -> str:
+    def _summary(self) -> str | None:
         """The arguments of the outermost modules, with their shapes."""
-        return " + ".join(
-            f"{name}: {Arguments({str(n): value for n, value in enumerate(args)}).summary}"
-            for name, args in self._search.inputs.items()
-        )
+        read = {name: Arguments(given).summary for name, given in self._search.inputs.items()}
+        is_one = len(read) == 1
+        return " + ".join(s if is_one else f"{name}: {s}" for name, s in read.items()) or None
 
-    def _placed(self, record: AttentionRecord) -> AttentionRecord:
-        """Return a record with its windows labeled, and no prefix where there is one module."""
-        root, _, path = record.path.partition(".")
-        if root in self._pixels:
-            inputs, model = {"pixel_values": self._pixels[root]}, self._search.model
-            placed = place_windows(model.get_submodule(root), inputs, replace(record, path=path))
-            record = replace(placed, path=record.path)
-        return replace(record, path=path) if len(self._search.inputs) == 1 else record
+    def _without_prefix(
+        self, records: list[AttentionRecord], proofs: list[agreement.Proof]
+    ) -> tuple[list[AttentionRecord], list[agreement.Proof]]:
+        """Return both with the paths of the only outermost module, if there is one."""
+        if len(self._search.inputs) != 1:
+            return records, proofs
+        records = [replace(one, path=one.path.partition(".")[2]) for one in records]
+        return records, [
+            replace(
+                one,
+                checks=tuple(
+                    replace(check, path=check.path.partition(".")[2]) for check in one.checks
+                ),
+            )
+            for one in proofs
+        ]
+
+
+@dataclass(eq=False)
+class _Mean:
+    """The mean maps of one module over its calls, with the proof of each call."""
+
+    row: int
+    first: AttentionRecord
+    total: Tensor | None = None  # of the weights (H, m, n), float64
+    calls: int = 0
+    proofs: list[agreement.Proof] = field(default_factory=list)
+
+    def add(self, record: AttentionRecord, reference: Reference) -> None:
+        """Prove a call, and add its weights."""
+        record = replace(record, layer=self.first.layer, stack=self.first.stack)
+        self.proofs += _prove(record, reference)
+        weights = record.weights(dtype=torch.float64).cpu()
+        self.total = weights if self.total is None else self.total.add_(weights)
+        self.calls += 1
+
+    @property
+    def record(self) -> AttentionRecord:
+        """The mean weights as an attention of which only these are known."""
+        assert self.total is not None
+        axes, mean = (self.first.query_axis, self.first.key_axis), self.total / self.calls
+        record = GivenAttention.of(mean.float(), self.first.layer, self.first.stack, axes)
+        return replace(record, path=self.first.path)
+
+    @property
+    def note(self) -> str:
+        """How many calls the mean is of."""
+        return f"mean maps of {counted(self.calls, 'call')} of a module"
+
+
+def _prove(record: AttentionRecord, reference: Reference) -> list[agreement.Proof]:
+    with torch.no_grad(), silence_logs():
+        return agreement.prove_all([record], [reference])

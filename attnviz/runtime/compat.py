@@ -6,6 +6,7 @@ module uses one (`tests/capture/test_compat.py`), and this is the file to repair
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -184,6 +185,14 @@ def global_forward_hooks() -> list[Callable[..., Any]]:
     """Return the forward pre-hooks and forward hooks that torch calls for every module."""
     hooks = nn.modules.module
     return [*hooks._global_forward_pre_hooks.values(), *hooks._global_forward_hooks.values()]
+
+
+def keywords_of_call() -> dict[str, Any]:
+    """Return the keyword arguments of the module for which torch calls a global pre-hook."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_name not in ("_call_impl", "inner"):
+        frame = frame.f_back
+    return dict(frame.f_locals.get("kwargs") or {})
 
 
 def supports_fused_attention(model: nn.Module) -> bool:

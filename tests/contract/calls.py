@@ -199,10 +199,10 @@ def new_axes():
     return Figure().add_subplot()
 
 
-def recorded(*, modules=None, calls=None, queries=None, keys=None, grid=None):
+def recorded(*, modules=None, calls=None, queries=None, keys=None, grid=None, mean=False):
     """Return what `attnviz.record` records of a program that calls two attentions, one twice."""
-    labels = {"queries": queries, "keys": keys}
-    with attnviz.record(modules=modules, calls=calls, grid=grid, **labels) as recording:
+    labels = {"queries": queries, "keys": keys, "grid": grid}
+    with attnviz.record(modules=modules, calls=calls, mean=mean, **labels) as recording:
         x = it.attentions["first"](*[torch.ones(1, 4, 8)] * 3)[0]
         x = it.attentions["second"](*[x] * 3)[0]
         it.attentions["second"](*[x] * 3)

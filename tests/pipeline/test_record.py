@@ -173,6 +173,15 @@ def test_a_planted_fault_is_found(name, fault, monkeypatch):
     assert all(check.stage == "head output" for check in agreement.checks if not check.passed)
 
 
+def test_a_batch_that_is_given_by_name_is_divided():
+    module, (x,), _ = built("written out")
+    with attnviz.record() as recording:
+        module(x=x)
+    assert recording.inputs == 3
+    for one, other in zip(recording.result(2), recorded(module, x, row=2), strict=True):
+        assert torch.equal(one.weights(), other.weights())
+
+
 def test_modules_and_calls_are_chosen():
     module, args, _ = built("encoder–decoder")
     with attnviz.record(modules="decoder.*self_attn", calls=[1]) as recording:
@@ -183,6 +192,59 @@ def test_modules_and_calls_are_chosen():
     with attnviz.record(modules=["encoder", "nothing"]) as recording:
         module(*args)
     assert [record.path for record in recording.result()] == ["encoder.layers.0.self_attn"]
+
+
+class Denoiser(nn.Module):
+    """One step of a diffusion: latents read a prompt."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn2 = attention(batch_first=True)
+
+    def forward(self, latents, prompt):
+        return latents + self.attn2(latents, prompt, prompt, need_weights=False)[0]
+
+
+def diffuse(steps, **options):
+    torch.manual_seed(0)
+    module, latents, prompt = Denoiser().eval(), torch.randn(2, 16, 16), torch.randn(2, 3, 16)
+    words = {"keys": ["a", "red", "cat"], "grid": (4, 4)}
+    with torch.no_grad(), attnviz.record(**words, **options) as recording:
+        for _ in range(steps):
+            latents = module(latents, prompt)
+    return recording
+
+
+def held(recording):
+    """Return how many bytes of tensors a recording refers to."""
+    seen, parts, size = set(), [vars(recording)], 0
+    while parts:
+        part = parts.pop()
+        if id(part) in seen or isinstance(part, type | nn.Module):
+            continue
+        seen.add(id(part))
+        size += part.nbytes if isinstance(part, torch.Tensor) else 0
+        items = part.values() if isinstance(part, dict) else part
+        parts += items if isinstance(items, list | tuple | type({}.values())) else []
+        parts += [vars(part)] if hasattr(part, "__dict__") else []
+    return size
+
+
+def test_the_mean_over_the_steps_of_a_diffusion_takes_no_more_memory_with_more_steps():
+    every, short, long = diffuse(9), diffuse(2, mean=True), diffuse(9, mean=True)
+    assert held(long) == held(short) < held(every) / 3
+    result, calls = long.result(1), every.result(1)
+    (record,) = result
+    assert result.agreement.verdict == "verified"
+    assert len(result.agreement.checks) == 9 * 3
+    assert result.notes == ("mean maps of 9 calls of a module",)
+    expected = torch.stack([call.weights(dtype=torch.float64) for call in calls]).mean(0)
+    assert torch.allclose(record.weights(), expected.float())
+    of_cat = attnviz.attention_map(result, layer=0, head=(0, 1)).weights[:, 2]
+    assert of_cat.shape == (16,)
+    assert record.query_axis.patches[5] == (1, 1)
+    with pytest.raises(InputError, match="means of several calls"):
+        attnviz.steps(result, layer=0, head=0, word="r0 c0")
 
 
 def test_labels_of_a_grid_and_of_words():
@@ -222,7 +284,7 @@ def test_a_result_is_drawn_and_saved(tmp_path):
     again = attnviz.load_result(tmp_path / "result.safetensors")
     assert again.agreement.verdict == "verified"
     assert torch.equal(again.weights(), result.weights())
-    assert "src" not in str(result.provenance.inputs)
+    assert result.provenance.inputs == "src (3 × 7 × 16), src_key_padding_mask (3 × 7)"
     assert result.provenance.model == "TransformerEncoder"
 
 
