@@ -205,6 +205,7 @@ class Recorder(ModuleWatcher):
             return None, None
         merged, output = map_tensors(calls[number], self._cut)
         heads = attention.head_output.transpose(1, 2)
+        merged = heads if merged is None else merged
         if not isinstance(merged, Tensor) or not isinstance(output, Tensor):
             return None, None
         texts, queries = heads.shape[:2]

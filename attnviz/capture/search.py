@@ -382,6 +382,9 @@ class ProgramSearch(Search):
         compared = COMPARED * torch.float64.itemsize * cells
         MemoryBudget(what, query.device, ways).expect(sum(x.nbytes for x in tensors) + compared)
 
+    def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
+        """Keep no output of a module, which is not compared."""
+
     @property
     def found(self) -> list[Recorded]:
         """The attentions that can be read, in the order of execution."""
@@ -408,7 +411,8 @@ class ProgramSearch(Search):
         number, self._counts[path] = self._counts[path], self._counts[path] + 1
         batch = len(result) if result.dim() > 3 else 1  # outside every module
         texts = self.texts if len(self.running) > 1 else batch
-        recorded = Recorded(path, ModuleInputs(), False, self.entries[module], texts, number)
+        inputs = ModuleInputs(key_input=self.inputs_of(module).key_input)
+        recorded = Recorded(path, inputs, False, self.entries[module], texts, number)
         if self._wanted is None or number in self._wanted:
             self._recorded.append(recorded)
         return recorded
@@ -429,8 +433,9 @@ def call_of(recorded: Recorded, row: int) -> AttentionCall:
         attention = attention.of_text(n, recorded.texts).arranged(1)
     else:
         attention = map_tensors(attention, partial(_of_row, n))
+    inputs = map_tensors(recorded.inputs, partial(_of_row, n))
     where = recorded.path, recorded.number
-    return AttentionCall(*where, attention, recorded.inputs, None, False, None, None)
+    return AttentionCall(*where, attention, inputs, None, False, None, None)
 
 
 def _of_row(n: int, x: Tensor) -> Tensor:

@@ -170,6 +170,8 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
             first.append(floats(output)[:1])  # eager attention returns its weights too
 
     for attention in find.find_attention_modules(model).values():
+        if isinstance(attention.module, nn.MultiheadAttention):
+            continue  # with a hook, the module around it would not take its fast path
         attention.module.register_forward_hook(keep_first)
     output: Any = run()
     logits = getattr(output, "logits", None)
@@ -366,6 +368,8 @@ class ModuleWatcher(AttentionWatcher):
         self.running.pop()
         if module in self._output_modules:
             self.on_output(module, args[0] if args else None, output)
+        if isinstance(module, nn.MultiheadAttention) and output is not None:  # which calls no W^O
+            self.on_output(module.out_proj, None, find.texts_first(module, output[0]))
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Take the input and the output of a module that multiplies the heads by W^O."""
