@@ -242,8 +242,13 @@ class Search(Recorder):
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
 
-    def _on_fused(self, arguments: Mapping[str, Any], output: Tensor) -> None:
-        self._record(output).attention = FusedAttention.read(arguments, output)
+    def _on_fused(self, name: str, arguments: Mapping[str, Any], output: Tensor) -> None:
+        try:
+            attention = FusedAttention.read(name, arguments, output)
+        except NotExpressibleError as error:
+            self._on_unreadable(str(error))
+        else:
+            self._record(attention.query).attention = attention
 
     def _record(self, result: Tensor) -> Recorded:
         """Record an attention of the innermost module, of which a result is known."""

@@ -141,7 +141,8 @@ def test_the_attention_of_torch_has_steps_and_its_padding_reads_nothing():
     _, padded, _ = attnviz.attend(inputs={"src": args[0], **kwargs}, model=module)
     assert not padded.weights()[..., 4:].any()
     steps = attnviz.steps(padded, layer=1, head=1, word="2")
-    assert torch.allclose(steps.weights, padded.weights(layer=1, head=1)[2], atol=1e-6)
+    (weights,) = (stage.values for stage in steps.stages if stage.name == "weights")
+    assert torch.allclose(weights.float(), padded.weights(layer=1, head=1)[2], atol=1e-6)
 
 
 def test_the_weights_are_those_that_the_module_returns():
@@ -173,8 +174,8 @@ def test_a_planted_fault_is_found(name, fault, monkeypatch):
     module, args, kwargs = built(name)
     read = FusedAttention.read.__func__
 
-    def wrong(cls, arguments, output):
-        call = read(cls, arguments, output)
+    def wrong(cls, *operator):
+        call = read(cls, *operator)
         return FusedAttention(**{**vars(call), **fault(call)})
 
     monkeypatch.setattr(FusedAttention, "read", classmethod(wrong))
@@ -190,6 +191,37 @@ def test_a_batch_that_is_given_by_name_is_divided():
     assert recording.inputs == 3
     for one, other in zip(recording.result(2), recorded(module, x, row=2), strict=True):
         assert torch.equal(one.weights(), other.weights())
+
+
+@torch.library.custom_op("flash_attn::_flash_attn_forward", mutates_args=())
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    softmax_scale: float,
+    causal: bool,
+    window_size_left: int,
+) -> list[torch.Tensor]:
+    """An operator with the name, arguments and layout of flash-attn's."""
+    later = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1 + k.shape[1] - q.shape[1])
+    mask = torch.where(later & causal, -torch.inf, 0.0)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    shared = {"attn_mask": mask, "scale": softmax_scale, "enable_gqa": True}
+    output = scaled_dot_product_attention(q, k, v, **shared)
+    return [output.transpose(1, 2).contiguous()]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_kernel_of_flash_attention_is_read(causal):
+    q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 5, 2, 8), torch.randn(2, 5, 2, 8)
+    result = recorded(flash_attention, q, k, v, 0.0, 0.4, causal, -1, row=1)
+    (record,) = result
+    assert result.agreement.verdict == "verified"
+    assert (record.heads, record.key_heads, record.scale) == (4, 2, 0.4)
+    assert bool(record.weights()[0, 0, -1] == 0) == causal
+    with pytest.raises(ModelError, match="packs its texts, or changes its scores"):
+        recorded(flash_attention, q, k, v, 0.0, 0.4, causal, 2)
 
 
 def test_modules_and_calls_are_chosen():

@@ -13,10 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.tracing.arrange import Attention, NotExpressibleError
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.formula.attention import HIDDEN
 from attnviz.runtime.compat import math_attention
+
+# Kernels of flash-attn, torch and xformers that take (B, T, H, d).
+KERNELS = (
+    "_flash_attn_forward", "_flash_attention_forward", "_efficient_attention_forward",
+    "efficient_attention_forward_cutlass",
+)  # fmt: skip
+_NOT_READ = ("cum_seq_q", "cu_seqlens_q", "seqstart_q", "alibi_slopes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,26 +34,42 @@ class FusedAttention:
     key: Tensor  # (B, G, n, d_k)
     value: Tensor  # (B, G, n, d_v)
     mask: Tensor | None  # added to the scores, (1 or B, 1 or H, 1 or m, n)
-    causal: bool  # whether query i reads no key after i
+    causal: bool  # whether a query reads no later key
     scale: float
     output: Tensor | None  # (B, H, m, d_v); None if weights were dropped from it
+    first: int = 0  # the key at which the first query stands
 
     @classmethod
-    def read(cls, arguments: Mapping[str, Any], output: Tensor) -> FusedAttention:
-        """Return the call of an operator; arguments : by the names of its schema."""
-        query, key, value = (arguments[name].detach() for name in ("query", "key", "value"))
-        masks = (arguments.get(name) for name in ("attn_mask", "attn_bias"))
-        mask, scale = next((x for x in masks if x is not None), None), arguments.get("scale")
+    def read(cls, name: str, arguments: Mapping[str, Any], output: Tensor) -> FusedAttention:
+        """Return the call of an operator; arguments : by the names of its schema.
+
+        Raises NotExpressibleError for arguments of a kernel that are not read.
+        """
+
+        def given(*names: str) -> Any:
+            return next((x for x in map(arguments.get, names) if x is not None), None)
+
+        has_window = given("window_size_left") not in (None, -1)
+        if name in KERNELS and (has_window or given("softcap") or given(*_NOT_READ) is not None):
+            raise NotExpressibleError(f"{name} packs its texts, or changes its scores")
+        vectors = given("query", "q"), given("key", "k"), given("value", "v"), output.clone()
+        query, key, value, output = (
+            x.detach().transpose(1, 2) if name in KERNELS else x.detach() for x in vectors
+        )
+        mask, scale = given("attn_mask", "attn_bias", "bias"), given("scale", "softmax_scale")
         if mask is not None:
             mask = mask.detach().view((1,) * (4 - mask.dim()) + mask.shape)
+        # flash-attn and the second kind of xformers' masks let the last query read all keys.
+        is_last = name == "_flash_attn_forward" or given("custom_mask_type") == 2
         return cls(
             query,
             key,
             value,
             mask,
-            bool(arguments.get("is_causal")),
+            bool(given("is_causal", "causal", "custom_mask_type")),
             query.shape[-1] ** -0.5 if scale is None else float(scale),
-            None if arguments.get("dropout_p") else output.clone(),
+            None if given("dropout_p") else output,
+            key.shape[2] - query.shape[2] if is_last else 0,
         )
 
     def of_text(self, n: int, texts: int) -> FusedAttention:
@@ -105,7 +128,9 @@ class FusedAttention:
         m, n = self.query.shape[2], self.key.shape[2]
         mask = None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
         if self.causal:
-            later = torch.ones(m, n, dtype=torch.bool, device=self.query.device).triu(1)
+            later = torch.ones(m, n, dtype=torch.bool, device=self.query.device).triu(
+                1 + self.first
+            )
             zero = self.query.new_zeros(1, 1, m, n) if mask is None else mask
             mask = zero.masked_fill(later, -torch.inf)
         return mask

@@ -7,6 +7,7 @@ layers, routers) do not count.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,10 @@ _COPIES = {"clone", CAST}
 _JOINS = {
     "add", "sub", "rsub", "where", "masked_fill", "maximum", "minimum", *_MOVES, *_COPIES,
 }  # fmt: skip
+# The operators of torch, flash-attn and xformers that compute a whole attention.
+_FUSED = re.compile(
+    rf"^({FUSED_ATTENTION}(?!\w*_backward)|_?(flash_attn|(flash|efficient)_attention)_forward)"
+)
 _UNREAD_NESTED = {*SOFTMAX, "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
 Numbered = TypeVar("Numbered", Product, Softmax)
@@ -105,7 +110,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
 
     parameters : those of the model and its buffers, which do not depend on the input.
     on_softmax : takes every attention, at its softmax. on_fused : takes the
-    arguments, by name, and the output of every fused one.
+    name, the arguments by name, and the output of every fused one.
     on_unreadable : takes the reason why one cannot be followed.
     """
 
@@ -113,7 +118,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self,
         parameters: Sequence[Tensor],
         on_softmax: Callable[[Softmax], None],
-        on_fused: Callable[[Mapping[str, Any], Tensor], None],
+        on_fused: Callable[[str, Mapping[str, Any], Tensor], None],
         on_unreadable: Callable[[str], None],
     ) -> None:
         super().__init__()
@@ -144,14 +149,14 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         """Run an operator, and follow scores through it."""
         if self.is_idle:
             return func(*args, **kwargs)
-        is_fused = name.startswith(FUSED_ATTENTION) and not name.endswith("_backward")
+        is_fused = bool(_FUSED.search(name))
         if any(tensor.is_nested for tensor in tensors_in(args)):
             if is_fused or name in _UNREAD_NESTED:
                 self._on_unreadable("its tensors are nested. Give it padded ones, and a mask")
             return func(*args, **kwargs)
         if is_fused:
             result = func(*args, **kwargs)
-            self._on_fused(arguments_of(func, args, kwargs), result[0])
+            self._on_fused(name, arguments_of(func, args, kwargs), result[0])
             return result
         in_place = is_in_place(func)
         # An operator in place overwrites its input, which an unknown operator is compared with.
