@@ -142,7 +142,7 @@ def test_the_attention_of_torch_has_steps_and_its_padding_reads_nothing():
     assert not padded.weights()[..., 4:].any()
     steps = attnviz.steps(padded, layer=1, head=1, word="2")
     (weights,) = (stage.values for stage in steps.stages if stage.name == "weights")
-    assert torch.allclose(weights.float(), padded.weights(layer=1, head=1)[2], atol=1e-6)
+    assert torch.allclose(weights[steps.row].float(), padded.weights(layer=1, head=1)[2], atol=1e-6)
 
 
 def test_the_weights_are_those_that_the_module_returns():
