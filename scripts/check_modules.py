@@ -29,7 +29,9 @@ from rich.table import Table
 from torch import Tensor
 
 import attnviz
+from attnviz.capture.search import call_of
 from attnviz.errors import one_line
+from attnviz.models.pretrained import forward_parameters
 from attnviz.runtime.compat import tree_leaves
 
 MOST = 1e-6  # by which W·V may differ from the output of a call, relative to its largest number
@@ -66,7 +68,7 @@ def check(case: Case) -> dict[str, Any]:
     """Return the row of one model."""
     row: dict[str, Any] = {
         "library": case.library, "model": case.name, "outcome": "", "calls": 0, "W·V": 0.0,
-        "by hand": "", "same output": "", "planted": 0, "caught": 0,
+        "by hand": "", "attend": "", "same output": "", "planted": 0, "caught": 0,
     }  # fmt: skip
     try:
         torch.manual_seed(0)
@@ -82,7 +84,8 @@ def check(case: Case) -> dict[str, Any]:
             with attnviz.record() as recording:
                 output = module(*args, **kwargs)
         result = recording.result()
-        pairs = [*zip(recording._search.calls_of(0), result.records, strict=True)]
+        calls = [call_of(call, 0) for call in recording._calls]
+        pairs = [*zip(calls, result.records, strict=True)]
         errors = [mixing_error(call.attention.head_output, record) for call, record in pairs]
         found, caught = planted(pairs)
         outcome = result.agreement.verdict
@@ -90,6 +93,7 @@ def check(case: Case) -> dict[str, Any]:
             outcome = "W·V differs"
         row |= {"calls": len(pairs), "W·V": float(f"{max(errors):.1e}"), "outcome": outcome}
         row |= {"by hand": by_hand.compared(result.records), "planted": found, "caught": caught}
+        row["attend"] = through_attend(module, args, kwargs)
         row["same output"] = "yes" if same(expected, output) else "NO"
         if outcome == "failed":
             row["outcome"] = result.agreement.summary()
@@ -100,6 +104,21 @@ def check(case: Case) -> dict[str, Any]:
     except Exception as error:
         row["outcome"] = f"{type(error).__name__}: {one_line(error)}"
     return row
+
+
+def through_attend(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the verdict of a module that is given to `attend`, and what is verified beside."""
+    if not isinstance(module, torch.nn.Module):
+        return "–"
+    names = forward_parameters(module)
+    try:
+        inputs = dict(zip(names, args, strict=False)) | kwargs
+        results = attnviz.attend(inputs=inputs, model=module)
+    except (attnviz.AttnvizError, TypeError) as error:
+        return f"{error}"
+    report = (results if isinstance(results, list) else [results])[0].agreement
+    others = [part for part in ("projections", "output") if report.parts[part] == "verified"]
+    return f"{report.verdict}: {', '.join(others)}" if others else report.summary()
 
 
 def mixing_error(output: Tensor | None, record: attnviz.AttentionRecord) -> float:

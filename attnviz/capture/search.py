@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnviz.capture import calls
 from attnviz.capture.attention_interface import OwnAttention
@@ -60,13 +61,11 @@ _PLAIN = (*_SETTINGS, list, tuple, dict)
 
 
 class Search(Recorder):
-    """Collects every attention of a run; linear attention, too, where `_finds_linear`.
+    """Collects every attention of a run; linear attention, too, of a model of transformers.
 
     is_first : whether the matrices of linear attention are computed, or what they are compared
     with. known : which calls are linear; by default it is tested.
     """
-
-    _finds_linear = True
 
     def __init__(
         self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
@@ -80,7 +79,9 @@ class Search(Recorder):
         # The calls of submodules by each running module; None if its own code is of no interest.
         self._called: list[list[calls.SubmoduleCall] | None] = []
         self._is_replaying = False
-        self.mode = self._watching()
+        # Other code may write its arguments: it is not called again to see what is linear.
+        self._finds_linear = isinstance(model, PreTrainedModel)
+        self.mode = self._watching() if self._finds_linear else self._tracer
         # Softmaxes whose weights enter no product with values, as far as the run has come.
         self._unmixed: list[tuple[str, Softmax]] = []
         # Softmaxes whose product with the values is still to come, and the number of their heads.
@@ -283,8 +284,6 @@ class ProgramSearch(Search):
     patterns : of the paths of modules to record; None for all. wanted : which attentions of each
     module, from 0; None for all.
     """
-
-    _finds_linear = False
 
     def __init__(
         self, patterns: Collection[str] | None = None, wanted: Collection[int] | None = None

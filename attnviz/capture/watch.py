@@ -124,7 +124,8 @@ def memory_budget(model: nn.Module) -> MemoryBudget:
 def model_errors(model: nn.Module) -> AbstractContextManager[None]:
     """Turn any exception of a model that runs into one line."""
     failure = f"{type(model).__name__} fails on this input"
-    return translate(memory_budget(model), failure, "Check its config.json, or try another input.")
+    check = "Check its config.json, or try" if compat.attention_configs(model) else "Try"
+    return translate(memory_budget(model), failure, f"{check} another input.")
 
 
 def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:

@@ -33,7 +33,6 @@ from attnviz.results import (
 )
 from attnviz.results.arguments import checked
 from attnviz.results.text import counted
-from attnviz.runtime.libraries import silence_logs
 
 
 @checked
@@ -92,7 +91,7 @@ def record(
     'verified'
     """
     patterns = (modules,) if isinstance(modules, str) else modules
-    search = ProgramSearch(patterns, None if calls is None else whole_numbers(calls, "call"))
+    wanted = None if calls is None else whole_numbers(calls, "call")
     given = {"queries": parse_labels(queries, "queries"), "keys": parse_labels(keys, "keys")}
     axes = {kind: Axis.of_labels(labels) for kind, labels in given.items() if labels is not None}
     if grid is not None:
@@ -100,7 +99,7 @@ def record(
         if len(sides) != 2:
             raise InputError(f"grid must be two numbers, its rows and columns, not {grid!r:.40}.")
         axes |= grid_axes((sides[0], sides[1]))
-    return Recording(search, axes, mean=mean)
+    return Recording(ProgramSearch(patterns, wanted), axes, mean=mean)
 
 
 class Recording:
@@ -155,6 +154,7 @@ class Recording:
         return max([*(one.texts for one in self._calls), *rows], default=0)
 
     @checked
+    @torch.no_grad()
     def result(self, row: int = 0) -> AttentionResult:
         """Return the attentions of one input of the batch, with the proof of every head.
 
@@ -197,10 +197,9 @@ class Recording:
         for call in self._calls:
             record, reference = self._read(call, row, stacks)
             records.append(record)
-            proofs += _prove(record, reference)
+            proofs += agreement.prove_all([record], [reference])
             first = first or record
         assert first is not None
-        records, proofs = self._without_prefix(records, proofs)
         sha256, versions = sha256_of_state(search.model), package_versions()
         known: dict[str, Any] = {"weights_sha256": sha256, "versions": versions}
         report = agreement.report(
@@ -225,6 +224,7 @@ class Recording:
         notes = search.notes() + tuple(dict.fromkeys(one.note for one in means))
         return AttentionResult(tuple(records), report, provenance, picture, notes=notes)
 
+    @torch.no_grad()
     def _add_to_mean(self, call: Recorded) -> None:
         """Prove a call that has just run, and add its maps to the means of its module."""
         for row in range(call.texts):
@@ -240,14 +240,14 @@ class Recording:
         self, call: Recorded, row: int, stacks: StackCounter
     ) -> tuple[AttentionRecord, Reference]:
         """Return the record of one input of a call, and what the call computed."""
-        with torch.no_grad(), silence_logs():
-            record, reference = record_alone(call_of(call, row), stacks)
+        record, reference = record_alone(call_of(call, row), stacks)
         root, _, path = record.path.partition(".")
-        if (pixels := self._pixels.get(root)) is None:
-            return record, reference
-        module, inner = self._search.model.get_submodule(root), replace(record, path=path)
-        placed = place_windows(module, {"pixel_values": pixels}, inner)
-        return replace(placed, path=record.path), reference
+        inside = replace(record, path=path)
+        if (pixels := self._pixels.get(root)) is not None:
+            module = self._search.model.get_submodule(root)
+            inside = place_windows(module, {"pixel_values": pixels}, inside)
+        is_alone = len(self._search.inputs) == 1  # else the name of the outermost module is kept
+        return inside if is_alone else replace(inside, path=record.path), reference
 
     def _stacks(self) -> StackCounter:
         return StackCounter({**self._given, **self._of_images}, by_size=True)
@@ -276,23 +276,6 @@ class Recording:
         is_one = len(read) == 1
         return " + ".join(s if is_one else f"{name}: {s}" for name, s in read.items()) or None
 
-    def _without_prefix(
-        self, records: list[AttentionRecord], proofs: list[agreement.Proof]
-    ) -> tuple[list[AttentionRecord], list[agreement.Proof]]:
-        """Return both with the paths of the only outermost module, if there is one."""
-        if len(self._search.inputs) != 1:
-            return records, proofs
-        records = [replace(one, path=one.path.partition(".")[2]) for one in records]
-        return records, [
-            replace(
-                one,
-                checks=tuple(
-                    replace(check, path=check.path.partition(".")[2]) for check in one.checks
-                ),
-            )
-            for one in proofs
-        ]
-
 
 @dataclass(eq=False)
 class _Mean:
@@ -307,7 +290,7 @@ class _Mean:
     def add(self, record: AttentionRecord, reference: Reference) -> None:
         """Prove a call, and add its weights."""
         record = replace(record, layer=self.first.layer, stack=self.first.stack)
-        self.proofs += _prove(record, reference)
+        self.proofs += agreement.prove_all([record], [reference])
         weights = record.weights(dtype=torch.float64).cpu()
         self.total = weights if self.total is None else self.total.add_(weights)
         self.calls += 1
@@ -324,8 +307,3 @@ class _Mean:
     def note(self) -> str:
         """How many calls the mean is of."""
         return f"mean maps of {counted(self.calls, 'call')} of a module"
-
-
-def _prove(record: AttentionRecord, reference: Reference) -> list[agreement.Proof]:
-    with torch.no_grad(), silence_logs():
-        return agreement.prove_all([record], [reference])
