@@ -16,13 +16,8 @@ from torch import Tensor
 from attnviz.capture.tracing.arrange import Attention, NotExpressibleError
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.formula.attention import HIDDEN
-from attnviz.runtime.compat import math_attention
+from attnviz.runtime.compat import FUSED_ATTENTION, math_attention
 
-# Kernels of flash-attn, torch and xformers that take (B, T, H, d).
-KERNELS = (
-    "_flash_attn_forward", "_flash_attention_forward", "_efficient_attention_forward",
-    "efficient_attention_forward_cutlass",
-)  # fmt: skip
 _NOT_READ = ("cum_seq_q", "cu_seqlens_q", "seqstart_q", "alibi_slopes")
 
 
@@ -49,12 +44,13 @@ class FusedAttention:
         def given(*names: str) -> Any:
             return next((x for x in map(arguments.get, names) if x is not None), None)
 
+        is_kernel = not name.startswith(FUSED_ATTENTION)  # which takes (B, T, H, d)
         has_window = given("window_size_left") not in (None, -1)
-        if name in KERNELS and (has_window or given("softcap") or given(*_NOT_READ) is not None):
+        if is_kernel and (has_window or given("softcap") or given(*_NOT_READ) is not None):
             raise NotExpressibleError(f"{name} packs its texts, or changes its scores")
         vectors = given("query", "q"), given("key", "k"), given("value", "v"), output.clone()
         query, key, value, output = (
-            x.detach().transpose(1, 2) if name in KERNELS else x.detach() for x in vectors
+            x.detach().transpose(1, 2) if is_kernel else x.detach() for x in vectors
         )
         mask, scale = given("attn_mask", "attn_bias", "bias"), given("scale", "softmax_scale")
         if mask is not None:

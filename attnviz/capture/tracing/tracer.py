@@ -56,7 +56,8 @@ _JOINS = {
 }  # fmt: skip
 # The operators of torch, flash-attn and xformers that compute a whole attention.
 _FUSED = re.compile(
-    rf"^({FUSED_ATTENTION}(?!\w*_backward)|_?(flash_attn|(flash|efficient)_attention)_forward)"
+    rf"^({FUSED_ATTENTION}(?!\w*_backward)"
+    r"|_?(flash_attn|flash_attention|efficient_attention)_(varlen_)?forward)"
 )
 _UNREAD_NESTED = {*SOFTMAX, "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
