@@ -74,6 +74,14 @@ class Checkpoint:
         """Whether it is a model of transformers, with a config, and not just any module."""
         return isinstance(self.module, PreTrainedModel)
 
+    def expect_pretrained(self, reader: str) -> None:
+        """Raise InputError for a module that transformers does not know; `reader` needs a text."""
+        if not self.is_pretrained:
+            raise InputError(
+                f"{reader} reads texts with a model of transformers, and {self.name} is another "
+                "module. Use attend, with inputs=, or record."
+            )
+
     @cached_property
     def fits_vocabulary(self) -> bool | None:
         """Whether the embeddings are those of the tokenizer's vocabulary; None if not known."""

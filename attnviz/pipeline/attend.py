@@ -21,7 +21,7 @@ from attnviz.models.pretrained import DeviceMap
 from attnviz.pipeline import AttendOptions, Mode, Positions, run
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
-from attnviz.runtime.libraries import silence_logs
+from attnviz.runtime.libraries import dtype_of, silence_logs
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -389,6 +389,7 @@ def parse_source(
     if inputs.several and not several:
         raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
     model = model if isinstance(model, Model) else load(model)
+    model.checkpoint.expect_pretrained(reader)
     model = Model(model.checkpoint.reading(special_tokens).shadow())
     if inputs.texts is not None and not model.module.can_generate():
         texts = [replace(t, prompted=False) if isinstance(t, Chat) else t for t in inputs.texts]
@@ -443,8 +444,8 @@ class Model:
     checkpoint: Checkpoint
 
     def __repr__(self) -> str:
-        module = self.module
-        return f"Model({self.name!r}, {type(module).__name__}, {module.device}, {module.dtype})"
+        place = f"{self.checkpoint.device}, {dtype_of(self.module)}"
+        return f"Model({self.name!r}, {type(self.module).__name__}, {place})"
 
     @property
     def name(self) -> str:
@@ -453,7 +454,7 @@ class Model:
 
     @property
     def module(self) -> PreTrainedModel:
-        """The transformers model."""
+        """The model of transformers, or the module that was given."""
         return self.checkpoint.module
 
     @property

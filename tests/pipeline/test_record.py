@@ -418,3 +418,25 @@ def test_weights_that_are_changed_after_the_softmax_are_not_shown():
     assert len(result) == 2
     (note,) = (note for note in result.notes if note.startswith("not shown"))
     assert note == "not shown: attention of TalkingHeads: its weights enter no product with values"
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        lambda model: attnviz.explain("the train", model=model),
+        lambda model: attnviz.explain_generation("the train", generate=1, model=model),
+        lambda model: attnviz.shift("train", "the train left", model=model),
+        lambda model: attnviz.senses("bank", model=model),
+        lambda model: attnviz.ablate("the train left", model=model),
+        lambda model: attnviz.survey(["the train left"], model=model),
+        lambda model: attnviz.explore(["the train left"], model=model),
+        lambda model: attnviz.compare(["the train left"], models=[model, model]),
+        lambda model: attnviz.steps("the train left", model=model),
+        lambda model: attnviz.demo(model=model),
+    ],
+)
+def test_an_analysis_of_texts_says_what_it_needs(analysis):
+    model = attnviz.load(built("written out")[0])
+    assert repr(model) == "Model('WrittenOut', WrittenOut, cpu, torch.float32)"
+    with pytest.raises(InputError, match=r"WrittenOut (is another module|reads tensors)"):
+        analysis(model)
