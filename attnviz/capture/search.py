@@ -369,6 +369,7 @@ class ProgramSearch(Search):
     def _pass_on(self) -> None:
         """Expect memory for the attentions that were recorded last, or pass them on."""
         for one in self.found[self._fitting :]:
+            self._fitting += 1  # once only, also where it does not fit
             self._expect_memory(one)
             if self.take is not None:
                 with compat.outside_dispatch_modes(), compat.outside_function_modes():

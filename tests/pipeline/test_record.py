@@ -289,6 +289,15 @@ def test_the_mean_over_the_steps_of_a_diffusion_takes_no_more_memory_with_more_s
         attnviz.steps(result, layer=0, head=0, word="r0 c0")
 
 
+def test_a_program_stops_before_its_attentions_fill_the_memory(monkeypatch):
+    module, args, _ = built("encoder–decoder")
+    monkeypatch.setattr("attnviz.runtime.libraries.free", lambda device: 5000)
+    with pytest.raises(InputError, match=r"layers\.0\.self_attn, but 0 MB is left on cpu\. Choose"):
+        recorded(module, *args)
+    with attnviz.record(modules="nothing"):
+        module(*args)
+
+
 def test_labels_of_a_grid_and_of_words():
     small, large, words = (torch.randn(1, 2, n, 4) for n in (4, 16, 3))
     with attnviz.record(keys=["a", "red", "cat"], grid=(4, 4)) as recording:
