@@ -62,6 +62,7 @@ class StackCounter:
     ) -> None:
         self._axes, self._read, self._by_size = axes, {*axes, *kinds}, by_size
         self._layers: Counter[str] = Counter()
+        self._of_path: dict[str, str] = {}  # the stack of the last attention of a module
 
     def place(
         self, path: str, queries: int, keys: int, *, cross: bool, causal: bool, linear: bool = False
@@ -73,6 +74,9 @@ class StackCounter:
         """
         cross |= self._by_size and queries not in (1, keys)
         place = self._stack(path.lower(), cross, causal)
+        if self._by_size and queries == 1:  # maybe of a text that goes on
+            place = self._of_path.get(path, place)
+        self._of_path[path] = place
         stack = LINEAR if linear else place
         layer = self._layers[stack]
         self._layers[stack] += 1

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from families import tiny
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -151,6 +152,31 @@ def test_the_weights_are_those_that_the_module_returns():
     for row in range(3):
         ours = recorded(module, *args, row=row, **kwargs).weights(layer=0)
         assert torch.allclose(ours, weights[row], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "gemma2", "t5", "bigbird"])
+def test_models_of_transformers_are_recorded_as_they_run(family):
+    module, ids = tiny(family), torch.arange(5, 14)[None]
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids[:, :4]} if family == "t5" else {})
+    expected = module(**inputs)[0]
+    with attnviz.record() as recording:
+        output = module(**inputs)[0]
+    assert torch.equal(output, expected)
+    result, attended = recording.result(), attnviz.attend(inputs=inputs, model=module)
+    assert result.agreement.verdict == "verified"
+    for one, other in zip(result, attended, strict=True):
+        assert (one.path, one.stack, one.layer) == (other.path, other.stack, other.layer)
+        assert torch.allclose(one.weights(), other.weights(), atol=1e-5)
+
+
+def test_the_steps_of_a_generation_are_recorded():
+    module = tiny("gpt2")
+    with attnviz.record() as recording:
+        module.generate(torch.arange(5, 10)[None], max_new_tokens=3, do_sample=False)
+    result = recording.result()
+    assert result.agreement.verdict == "verified"
+    assert [record.size for record in result] == [(5, 5)] * 3 + [(1, 6)] * 3 + [(1, 7)] * 3
+    assert result.stacks == ("decoder",)
 
 
 def other_scale(call):
