@@ -14,10 +14,10 @@ PUBLIC = """
     AblationResult AgreementReport Architecture AttentionMap AttentionRecord AttentionResult
     AttnvizError AttnvizWarning CheckResult CompareResult DoctorResult
     ExampleResult ExplainResult ExploreResult HeadMaps InputError MapSummary Model ModelError
-    OutputError Recording SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View
-    ablate architectures attend attention_map check compare demo doctor example explain
-    explain_generation explore find_heads from_weights head_maps load load_result plot rank_heads
-    record save_result senses shift steps survey verify view
+    OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View ablate
+    architectures attend attention_map check compare demo doctor example explain explain_generation
+    explore find_heads from_weights head_maps load load_result plot rank_heads save_result senses
+    shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
     ablate add_caption attention_vector check compare example explain heads heatmap save senses

@@ -1,1 +1,0 @@
-"""Models of other libraries than transformers, and what their attention is compared with."""
