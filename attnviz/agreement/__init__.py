@@ -16,6 +16,7 @@ from attnviz.agreement.compare import report as report
 from attnviz.agreement.compare import verify as verify
 from attnviz.agreement.compare import verify_saved as verify_saved
 from attnviz.agreement.runs import can_be_told as can_be_told
+from attnviz.agreement.runs import check_hidden_runs as check_hidden_runs
 from attnviz.agreement.runs import check_hidden_states as check_hidden_states
 from attnviz.agreement.runs import check_output as check_output
 from attnviz.agreement.runs import check_positions as check_positions

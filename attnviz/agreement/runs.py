@@ -121,6 +121,28 @@ def check_hidden_states(
     return replace(report, analysis=(*report.analysis, check))
 
 
+def check_hidden_runs(
+    report: AgreementReport,
+    ours: Tensor,
+    loaded: Tensor,
+    effects: Tensor,
+    *,
+    layers: int,
+    scale: float,
+) -> AgreementReport:
+    """Return a report on runs in which tokens are hidden, relative to `scale`.
+
+    With none hidden the numbers (1, R) must be those of the model as loaded. The canary is another
+    attention: the effects (…, R) of hiding tokens must show in them.
+    """
+    eps = torch.finfo(getattr(torch, report.dtype)).eps
+    tolerance = sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
+    difference = ((ours - loaded).norm() / scale).item()
+    moved = effects.abs().max().item() / scale if effects.numel() else None
+    blind = ("any layer",) if moved is not None and moved <= SMALLEST else ()
+    return replace(report, output=OutputCheck(difference, tolerance, moved=moved, blind=blind))
+
+
 def _differences(
     ours: Sequence[Tensor], theirs: Sequence[Tensor], axes: Mapping[str, Sequence[Axis]], texts: int
 ) -> list[float]:

@@ -14,6 +14,7 @@ from attnviz.attribution import tracing
 from attnviz.attribution.deeplift import DeepLift
 from attnviz.attribution.target import Readout, Score, Target, base_of, token_ids
 from attnviz.attribution.tracing import Elementwise
+from attnviz.pipeline import Unrecorded
 from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.base import Savable
 
@@ -44,7 +45,9 @@ class Decomposition(Savable):
     length: float  # its norm in all directions
     direction: Tensor  # of norm 1, (d,)
 
-    def score(self, target: Target, result: AttentionResult, gate: Tensor | None) -> Score:
+    def score(
+        self, target: Target, result: AttentionResult | Unrecorded, gate: Tensor | None
+    ) -> Score:
         """Return the number of a target along the direction, with the split as computed."""
         more: dict[str, Any] = {"direction": self.direction, "computed": {"split": self.credit}}
         return Score(**vars(target), **more, result=result, gate=gate)

@@ -43,7 +43,12 @@ def batch_size(ids: Tensor) -> int:
 
 
 def intervene(
-    target: Target, words: Words, interventions: Sequence[str], *, avoided: Tensor | None = None
+    target: Target,
+    words: Words,
+    interventions: Sequence[str],
+    unchanged: Tensor | None = None,
+    *,
+    avoided: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Return the effects of K changes of each word by intervention, (W, K, d).
 
@@ -51,9 +56,11 @@ def intervene(
     one for each common word; the others have one.
 
     words : the positions of the pieces of each word to change. interventions : some of `ALL`.
-    avoided : tokens that replace no word, if others can.
+    unchanged : the vector in the unchanged text, (1, d), if it is known. avoided : tokens that
+    replace no word, if others can.
     """
-    unchanged = target.outputs(1).double().cpu()[:, None]
+    unchanged = target.outputs(1) if unchanged is None else unchanged
+    unchanged = unchanged.double().cpu()[:, None]
     if not words:
         return dict.fromkeys(interventions, unchanged[:0])
     model = target.model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -120,7 +120,10 @@ def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What a model predicts, by logits (V,): tokens at `rows` of a text or after it, or classes."""
+    """What a model predicts, by logits (V,): tokens at `rows` of a text or after it, or classes.
+
+    The logits are those of the model as it was loaded; of an answer of R tokens, (R, V).
+    """
 
     model: Model
     reading: Reading
@@ -143,7 +146,7 @@ class Choices:
         every = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
         both, base = (reading.inputs, second), base_of(model.module)
         rows = [tuple(range(one["input_ids"].shape[1]))[every] for one in both]
-        with restoring(model.module):
+        with restoring(model.module, None, seed=2):
             pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
         here, there = (normalize(vector, dim=0) for vector in pooled)
         (text,) = source.texts or ("",)
@@ -157,7 +160,7 @@ class Choices:
         word : that a model labels which labels each token; the label is that of its first piece.
         """
         module, inputs = model.module, reading.inputs
-        with restoring(module), torch.no_grad():
+        with restoring(module, None, seed=2), torch.no_grad():
             output = module(**inputs)[0]
         ids: list[int] = inputs["input_ids"][0].tolist()
         config: Any = module.config
@@ -195,6 +198,24 @@ class Choices:
             todo = "If it is to write on, load it with is_decoder=True in its config."
         raise InputError(f"{model.name} predicts masked tokens, and the text has none. {todo}")
 
+    @classmethod
+    def of_answer(
+        cls, model: Model, reading: Reading, tokens: Sequence[int], logits: Tensor | None
+    ) -> Choices:
+        """Return what predicted the tokens of an answer, by logits (R, V) if they are known."""
+        last = len(reading.tokens) - reading.stacks.source - 1
+        if logits is None or len(logits) < len(tokens):
+            with restoring(model.module, None, seed=2), torch.no_grad():
+                logits = model.module(**reading.inputs)[0][0, last + 1 - len(tokens) :]
+        return cls(model, reading, "answer", (last,), logits[: len(tokens)])
+
+    def loaded(self, readout: Readout) -> Tensor:
+        """Return what is explained, by the model as it was loaded, (1, R)."""
+        if self.other is not None:
+            return self.logits[None]
+        logits = self.logits.reshape(-1, self.logits.shape[-1])
+        return replace(readout, rows=tuple(range(len(logits))))(logits[None])
+
     @property
     def _problem(self) -> str | None:
         """What a classifier solves, by its config; a single logit is a score."""
@@ -227,8 +248,8 @@ class Choices:
 
     def answer(self, tokens: Sequence[int]) -> Target:
         """Return the prediction of all tokens of an answer, the last of which follows the text."""
-        last, stacks = self.rows[-1] + 1, self.reading.stacks
-        site = self.model.module, tuple(range(last - len(tokens), last)), tokens[-1]
+        end, stacks = self.rows[-1] + 1, self.reading.stacks
+        site = self.model.module, tuple(range(end - len(tokens), end)), tokens[-1]
         readout = Answer(*site, None, "answer", True, tokens=(*tokens,), stacks=stacks)
         return self.reading.target(self.model, readout)
 

@@ -16,7 +16,7 @@ from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs import Batch, Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
-from attnviz.pipeline import AttendOptions, run
+from attnviz.pipeline import AttendOptions, Unrecorded, run
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
 from attnviz.results.axis import Axis, TokenGroups, join_axes, join_parts, token_groups
@@ -24,6 +24,7 @@ from attnviz.results.text import READ_WITH, UNMEASURED
 from attnviz.runtime.libraries import silence_logs
 
 SAME_PIECES = "Replace words by words with the same number of pieces"
+_BEGINNING = 16  # tokens that show whether a model reads later ones
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
 
@@ -40,7 +41,7 @@ class Reading:
     """
 
     inputs: Mapping[str, Tensor]  # of the model, (1, T) each
-    result: AttentionResult
+    result: AttentionResult | Unrecorded
     groups: TokenGroups  # its words
     bos: int | None  # the id of the token that is read before the text
     sink: int | None  # the position of an ordinary token that stays readable
@@ -52,6 +53,12 @@ class Reading:
     def target(self, model: Model, readout: Readout) -> Target:
         """Return the text with what is read off the output."""
         return Target(model, self.inputs, self.tokens.special, readout, self.sink)
+
+    def again(self, model: Model) -> AttentionResult:
+        """Return the attention of the text, of which nothing was recorded."""
+        with silence_logs():
+            (result,) = run(model.checkpoint, _as_ids(self.source, self.inputs), AttendOptions())
+        return result
 
     def until(self, end: int) -> Reading:
         """Return the reading of the first `end` tokens, which later ones do not change."""
@@ -77,19 +84,26 @@ def read(
     *,
     more: Sequence[int] | None = None,
     truncate: bool = False,
+    record: bool = True,
 ) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
     text : of an encoder–decoder, with its target: the tokens of the target follow those of the
     source. more : the ids that follow the text, which is then read by its own ids. truncate : cut a
-    text that is too long for the model.
+    text that is too long for the model. record : its attention, which needs some runs; that of an
+    encoder–decoder in any case.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate)
-    with silence_logs():
-        (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     axes = [batch.axes[kind][0] for kind in batch.axes]
     tokens, stacks = join_axes(*axes), Stacks()
+    result: AttentionResult | Unrecorded
+    if not record and source.targets is None:
+        result = Unrecorded.of(model.checkpoint, inputs, truncate=truncate)
+        groups = token_groups(tokens)
+        return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
+    with silence_logs():
+        (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
     if source.targets is None:
         result = result.without_linear("attribution needs")
         size = len(tokens), len(tokens)
@@ -219,6 +233,9 @@ def encode_like(
 
 def is_causal(model: Model, inputs: Mapping[str, Tensor]) -> bool:
     """Return whether changing the last token leaves the states of all earlier ones as they are."""
+    size = inputs["input_ids"].shape[1]
+    if all(tensor.dim() == 2 and tensor.shape[1] == size for tensor in inputs.values()):
+        inputs = {name: tensor[:, :_BEGINNING] for name, tensor in inputs.items()}
     ids = inputs["input_ids"]
     other = ids.clone()
     other[0, -1] = next(token for token in range(2) if token != ids[0, -1])

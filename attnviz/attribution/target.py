@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError
+from attnviz.pipeline import Unrecorded
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionRecord, AttentionResult
 
@@ -273,7 +274,7 @@ class Score(Target):
     """One number of a text: what is read, along a direction."""
 
     direction: Tensor  # in the space of what is read, (d,)
-    result: AttentionResult  # the attention of the text
+    result: AttentionResult | Unrecorded  # the attention of the text
     gate: Tensor | None  # which keys each query may attend to in the reference, (T, T)
     computed: dict[str, Tensor] = field(default_factory=dict)  # attributions by method, (T,)
 

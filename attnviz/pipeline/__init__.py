@@ -517,35 +517,65 @@ class _Run:
         **more: Any,
     ) -> AttentionResult:
         """Return the result of input n with its provenance; what was recorded must fit together."""
-        checkpoint, inputs, batch = self.checkpoint, self.inputs, self.batch
-        known, (text, pair) = batch.details[n], batch.details[n].texts
-        written, generated = self.written, None
-        if written is not None and checkpoint.target_tokenizer is not None:
-            ids = written.ids[written.prompt :].tolist()
-            generated = decode(checkpoint.target_tokenizer, ids, skip_special_tokens=True).strip()
-            notes = (*written.notes, *notes)
-        target = inputs.targets[n] if inputs.targets else ""
-        provenance = Provenance(
-            model=checkpoint.name, weights_sha256=report.weights_sha256, text=text,
-            pair=pair, dtype=report.dtype,
-            device=report.device, versions=report.versions,
-            target=spelled(replace(checkpoint, decodes=True), target)[0] or None,
-            cut_from=known.cut_from,
-            image=inputs.pictures[0].name if inputs.pictures else None, audio=batch.sound,
-            generated=generated, computation=self.computation,
-            inputs=None if inputs.arguments is None else Arguments(batch.inputs).summary,
-        )  # fmt: skip
-        source = inputs.texts[n] if inputs.texts else ""
+        batch, source = self.batch, self.inputs.texts[n] if self.inputs.texts else ""
         how = () if isinstance(source, str) else (source.note,)
-        notes = (*known.notes, *how, *checkpoint.notes, *notes)
+        written = () if self.written is None else self.written.notes
+        notes = (*batch.details[n].notes, *how, *self.checkpoint.notes, *written, *notes)
         more |= {"notes": notes, "waveform": batch.waveform}
         try:
-            return AttentionResult(records, report, provenance, batch.image, **more)
+            return AttentionResult(records, report, self.provenance(n, report), batch.image, **more)
         except InputError as error:
             raise ModelError(
                 f"{error}, and it was recorded otherwise. This is a bug in attnviz, not in your "
                 "input. Report it with the name of the model."
             ) from error
+
+    def provenance(self, n: int, report: AgreementReport) -> Provenance:
+        """Return the provenance of input n."""
+        checkpoint, inputs, batch = self.checkpoint, self.inputs, self.batch
+        text, pair = batch.details[n].texts
+        written, generated = self.written, None
+        if written is not None and checkpoint.target_tokenizer is not None:
+            ids = written.ids[written.prompt :].tolist()
+            generated = decode(checkpoint.target_tokenizer, ids, skip_special_tokens=True).strip()
+        target = inputs.targets[n] if inputs.targets else ""
+        return Provenance(
+            model=checkpoint.name, weights_sha256=report.weights_sha256, text=text,
+            pair=pair, dtype=report.dtype,
+            device=report.device, versions=report.versions,
+            target=spelled(replace(checkpoint, decodes=True), target)[0] or None,
+            cut_from=batch.details[n].cut_from,
+            image=inputs.pictures[0].name if inputs.pictures else None, audio=batch.sound,
+            generated=generated, computation=self.computation,
+            inputs=None if inputs.arguments is None else Arguments(batch.inputs).summary,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Unrecorded:
+    """What is known of a text that a model reads without a recording of its attention."""
+
+    agreement: AgreementReport
+    provenance: Provenance
+    records: tuple[AttentionRecord, ...] = ()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, inputs: Inputs, *, truncate: bool = False) -> Unrecorded:
+        """Return what is known of one text; nothing runs."""
+        batch = encode(checkpoint, inputs, truncate=truncate)
+        report = AgreementReport(
+            checks=(),
+            not_compared=(("any layer", "weights", "no map is shown"),),
+            unproven=(),
+            dtype=str(checkpoint.module.dtype).removeprefix("torch."),
+            device=str(checkpoint.device),
+            input=batch.details[0].check,
+            versions=package_versions(),
+            weights_sha256=checkpoint.current_sha256(),
+        )
+        known = read_computation(checkpoint.as_loaded)
+        reads = _Run(checkpoint, inputs, batch, AttendOptions(truncate=truncate), known)
+        return cls(report, reads.provenance(0, report))
 
 
 def _check_steps(

@@ -466,6 +466,9 @@ class AgreementReport(Savable):
         if doubt := self._finding[1]:
             return doubt
         weights = f"own {self.dtype} weights"
+        others, doubts = self._of_other_parts(short=short), self._of_doubts()
+        if not self.checks:  # no map is shown
+            return f"{self._start}: {others.removeprefix('; ')}{doubts}"
         if short or self._heads[1]:
             compared = self._match(weights, "heads" if self._heads[1] else "recomputed heads")
         else:
@@ -476,15 +479,15 @@ class AgreementReport(Savable):
         return (
             f"{self._start}: {compared}"
             + self._of_rows(short=short)
-            + self._of_other_parts(short=short)
-            + self._of_doubts()
+            + others
+            + doubts
             + (f"; recomputed now: {', '.join(self.recomputed)}" if self.recomputed else "")
         )
 
     def captions(self) -> list[str]:
         """Return the verdict for a caption, the longest first; all name what is in doubt."""
         longest = self.summary(short=True)
-        if self._finding[1] or self.recomputed:
+        if self._finding[1] or self.recomputed or not self.checks:
             return [longest]
         brief = f"{self._start}: {self._match('weights')}" + self._of_rows(short=True)
         doubts = self._of_doubts()
@@ -515,7 +518,8 @@ class AgreementReport(Savable):
             return "not proven", (
                 f"NOT PROVEN: the output would show no other attention in {modules}"
             )
-        if self.unproven or not self.checks:
+        shows = self.output is not None and self.output.moved is not None
+        if self.unproven or not (self.checks or shows):
             places = ", ".join(self.unproven) or "any layer"
             return "not proven", f"NOT PROVEN: a scale 1 % off would go unnoticed in {places}"
         in_doubt = self.positions is not None and self.positions.doubt

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from attnviz.agreement import check_hidden_states
+from attnviz.agreement import check_hidden_runs, check_hidden_states
 from attnviz.analyses.explain.result import CHANGES, ExplainResult
 from attnviz.attribution.decomposition import Decomposition, check_sums, decompose
-from attnviz.attribution.interventions import available_interventions, head_effects, intervene
+from attnviz.attribution.interventions import (
+    available_interventions,
+    head_effects,
+    intervene,
+    knock_out,
+)
 from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Answer, Choices, Prediction, Similarity, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
@@ -29,8 +34,9 @@ from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, decode, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
-from attnviz.results import AgreementReport, Provenance
+from attnviz.results import Provenance
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.axis import TokenGroups
 from attnviz.results.text import UNMEASURED
 from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
@@ -146,21 +152,23 @@ def explain(
     names = check_methods(methods)
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
-    options: dict[str, Any] = {"reference": reference, "methods": names, "heads": heads}
+    finish: Callable[[Target, Choices], ExplainResult] = partial(
+        explain_prediction, reference=reference, methods=names, heads=heads
+    )
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
         chosen = names != ("partial-split",)
         refuse_given(why, reference=reference, heads=heads, word=word, methods=chosen)
         is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
         parts: list[Any] = [groups] if is_one else [*groups]
-        options = {"by": parts[0] if parts in (["sentence"], ["passage"]) else parts}
-    finish: Callable[..., ExplainResult] = partial(explain_prediction, **options)
+        by = parts[0] if parts in (["sentence"], ["passage"]) else parts
+        finish = partial(explain_by_parts, by=by)
+    reads: dict[str, Any] = {"truncate": truncate, "record": groups is None}
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
         refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
-        reading = read(model, source, truncate=truncate)
-        choices = Choices.like(model, reading, similar_to, truncate=truncate)
+        choices = Choices.like(model, read(model, source, **reads), similar_to, truncate=truncate)
         return finish(choices.target(0, None), choices)
     if input_kinds(model.module) == ("text",) and has_text_decoder(model.module):
         source = replace(source, targets=[_prefix(model, "" if decoder is None else decoder)])
@@ -171,15 +179,18 @@ def explain(
     if as_answer:
         why = "the whole answer is explained. Leave it out, or generate."
         refuse_given(why, target=target, against=against, number=not log)
-    source, more, written, notes = _write(model, source, generate, truncate, as_answer=as_answer)
-    last = written[-1] if written and not as_answer else None
-    site, choices = find_prediction(
-        model, source, target, against, word, log=log, more=more, last=last, truncate=truncate
-    )
+    written = _write(model, source, generate, truncate, as_answer=as_answer)
     if as_answer:
-        choices.notes.clear()  # on the last token alone
-        site = choices.answer(written)
-    choices.notes[:0] = notes
+        reading = read(model, written.source, more=written.more, **reads)
+        choices = Choices.of_answer(model, reading, written.ids, written.logits)
+        site = choices.answer(written.ids)
+    else:
+        last = written.ids[-1] if written.ids else None
+        site, choices = find_prediction(
+            model, written.source, target, against, word,
+            log=log, more=written.more, last=last, **reads,
+        )  # fmt: skip
+    choices.notes[:0] = written.notes
     return finish(site, choices)
 
 
@@ -190,105 +201,142 @@ def explain_prediction(
     reference: TextSource | None = None,
     methods: Sequence[str] = (),
     heads: bool = False,
-    by: str | list[str] | None = None,
     measure: bool = True,
     provenance: Provenance | None = None,
 ) -> ExplainResult:
-    """Explain a prediction as `explain`; `measure` changes each word, or hides each part `by`."""
+    """Explain a prediction as `explain`; `measure` : change each word."""
     reading, model, readout = choices.reading, site.model, site.readout
-    assert isinstance(readout, Prediction)
     is_mean = isinstance(readout, Similarity) and readout.is_pooled
     optional = measure and (reference is None or str(reference) == "gate")
     if reference is None:
         reference = "mask" if is_mean and mask_id(model) is not None else "gate"
     compared = make_reference(site, reference, reading)
-    groups, result, at = reading.groups, reading.result, readout.positions[0]
-    if by is not None:
-        groups = reading.parts(by, at + 1 if readout.kind in _NEXT else len(reading.tokens))
+    groups, at = reading.groups, readout.positions[0]
     with tracing(model):
         numbers = site.outputs(1)
-    value, split, missing = numbers.sum().item(), None, list[str]()
-    if by is None:
-        split, missing = _decompose(site, compared, value, optional=optional)
+    value = numbers.sum().item()
+    split, missing = _decompose(site, compared, value, optional=optional)
     is_gated = split is not None and compared.gate is not None
     is_same = {"masked token": True, "label": True, "next token": is_gated}
     # The positions with no difference to measure
-    reads_itself = is_same.get(readout.kind) or (by is not None and not is_mean)
-    same = {reading.sink, *([at] if reads_itself else [])}
-    if isinstance(by, str) and readout.kind in _NEXT and not reading.stacks:
-        same |= {*groups.positions[-1]}  # the text goes on from there
-    unmeasured = tuple(n for n, rows in enumerate(groups.positions) if same & {*rows} or not rows)
+    same = {reading.sink, *([at] if is_same.get(choices.kind) else [])}
+    unmeasured = tuple(n for n, rows in enumerate(groups.positions) if same & {*rows})
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     with tracing(model):
         words = [groups.positions[index] for index in others]
         # A word that others cannot read still counts in a mean over all words.
-        is_untraced = split is None and by is None
-        left_out = ("replace", "knock-out") if is_untraced or is_mean else ("replace",)
+        left_out = ("replace", "knock-out") if split is None or is_mean else ("replace",)
         changes = [name for name in available_interventions(model) if name not in left_out]
         changes = [*changes, "replace"] if measure else []
-        if by is not None:
-            changes = ["knock-out"] if "knock-out" in changes else changes[:1]
-        lost = intervene(site, words, changes, avoided=token_ids(compared.inputs))
+        lost = intervene(site, words, changes, numbers, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
         if split is not None:
-            score = split.score(site, result, compared.gate)
+            score = split.score(site, reading.result, compared.gate)
             attributions, missing = compute_methods(methods, score)
             if heads:
                 reasons = {}
                 effects, reasons["the heads are"] = attempt(lambda: head_effects(score))
-                if readout.kind in ("next token", "masked token"):
+                if choices.kind in ("next token", "masked token"):
                     row = readout.rows[0]
                     lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
                 missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
 
     replaced = lost["replace"][..., 0].T if "replace" in lost else torch.empty(0, len(words))
     by_word = partial(spread, words=others, count=len(groups.labels))
-    answer: list[str] = []
-    by_answer = None
-    if isinstance(readout, Answer):
-        answer, pieces = choices.words_of(readout.tokens)
-        by_answer = by_word(sum_pieces(lost[changes[0]].mean(1), pieces).T)
-    source = reading.stacks.source
-    sides = ["source" if {*rows} & {*range(source)} else "target" for rows in groups.positions]
+    report = reading.result.agreement
+    if split is not None:
+        report = check_sums(report, split.relative_error)
+    ours, loaded, name, size = _outputs(site, choices, numbers)
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
-    probabilities = choices.probabilities
-    top = [] if answer else choices.top(_TOP)
-    described, notes = compared.description, reading.notes
-    if by is not None:
-        described = f"the same text, where one part is {CHANGES[changes[0]][1]}"
-        notes = tuple(note.removesuffix(UNMEASURED) for note in notes)
     return ExplainResult(
-        target=" ".join(answer) or choices.label(readout.choice),
-        against=None if readout.against is None else choices.label(readout.against),
-        kind=readout.kind,
-        number=readout.number,
-        value=value,
+        **_describe(site, choices, groups, value),
         baseline=value - (math.nan if split is None else split.total),
-        probability=math.exp(value) if answer else probabilities[readout.choice].item(),
-        top=tuple(map(choices.label, top)),
-        top_probabilities=tuple(probabilities[top].tolist()),
-        words=groups.shown,
-        positions=groups.positions,
-        special=groups.special,
-        tokens=reading.tokens.labels,
-        stacks=tuple(sides) if reading.stacks else (),
-        at=labeled[0] if readout.kind == "label" else None,
+        at=labeled[0] if choices.kind == "label" else None,
         unmeasured=unmeasured,
-        reference=described,
+        reference=compared.description,
         decomposition=split,
         causal={name: by_word(effect.mean(1).sum(-1)) for name, effect in lost.items()},
         replacements=by_word(replaced),
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         heads=effects,
         lens=lens,
-        notes=(*choices.notes, *notes, *compared.notes, *missing),
-        agreement=_verify(result.agreement, choices.logits, site, split, numbers),
-        provenance=provenance or result.provenance,
+        notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
+        agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
+        provenance=provenance or reading.result.provenance,
+    )
+
+
+def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> ExplainResult:
+    """Explain a prediction, or an answer, as `explain`, by hiding parts of the text."""
+    reading, model, readout = choices.reading, site.model, site.readout
+    at, goes_on = readout.positions[0], choices.kind in ("next token", "answer")
+    groups = reading.parts(by, at + 1 if goes_on else len(reading.tokens))
+    is_mean = isinstance(readout, Similarity) and readout.is_pooled
+    # The part that is read, and the one that the text goes on from, stay.
+    same = {reading.sink, *([] if is_mean else [at])}
+    if isinstance(by, str) and goes_on and not reading.stacks:
+        same |= {*groups.positions[-1]}
+    unmeasured = tuple(n for n, rows in enumerate(groups.positions) if same & {*rows} or not rows)
+    others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
+    changes = [one for one in available_interventions(model) if one not in ("knock-out", "replace")]
+    change = changes[0] if is_mean else "knock-out"
+    with tracing(model):
+        numbers = site.outputs(1) if is_mean else knock_out(site, [()])  # with nothing hidden
+        lost = intervene(site, [groups.positions[n] for n in others], [change], numbers)[change]
+    by_part = partial(spread, words=others, count=len(groups.labels))
+    effects, answer, by_answer = lost.mean(1), list[str](), None
+    if isinstance(readout, Answer):
+        answer, pieces = choices.words_of(readout.tokens)
+        by_answer = by_part(sum_pieces(effects, pieces).T)
+    ours, loaded, name, size = _outputs(site, choices, numbers)
+    report = reading.result.agreement
+    if not report.checks:
+        layers = getattr(model.module.config.get_text_config(), "num_hidden_layers", 1)
+        report = check_hidden_runs(report, ours, loaded, effects, layers=layers, scale=size)
+    if report.output is not None and not report.output.passed:  # how much rounding may add
+        report = reading.again(model).agreement
+    return ExplainResult(
+        **_describe(site, choices, groups, numbers.sum().item(), answer),
+        baseline=math.nan,
+        unmeasured=unmeasured,
+        reference=f"the same text, where one part is {CHANGES[change][1]}",
+        decomposition=None,
+        causal={change: by_part(effects.sum(-1))},
+        replacements=torch.empty(0, len(groups.labels), dtype=torch.float64),
+        notes=(*choices.notes, *(note.removesuffix(UNMEASURED) for note in reading.notes)),
+        agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
+        provenance=reading.result.provenance,
         parts="part" if isinstance(by, list) else by,
-        answer=tuple(answer),
         by_answer=by_answer,
     )
+
+
+def _describe(
+    site: Target, choices: Choices, groups: TokenGroups, value: float, answer: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return what is explained, and by which words, as arguments of a result."""
+    reading, readout = choices.reading, site.readout
+    assert isinstance(readout, Prediction)
+    probabilities, top = choices.probabilities, [] if answer else choices.top(_TOP)
+    source = reading.stacks.source
+    sides = ["source" if {*rows} & {*range(source)} else "target" for rows in groups.positions]
+    return {
+        "target": " ".join(answer) or choices.label(readout.choice),
+        "against": None if readout.against is None else choices.label(readout.against),
+        "kind": readout.kind,
+        "number": readout.number,
+        "value": value,
+        "probability": math.exp(value) if answer else probabilities[readout.choice].item(),
+        "top": tuple(map(choices.label, top)),
+        "top_probabilities": tuple(probabilities[top].tolist()),
+        "words": groups.shown,
+        "positions": groups.positions,
+        "special": groups.special,
+        "tokens": reading.tokens.labels,
+        "stacks": tuple(sides) if reading.stacks else (),
+        "answer": tuple(answer),
+    }
 
 
 def _decompose(
@@ -323,18 +371,18 @@ def find_prediction(
     log: bool = True,
     more: Sequence[int] | None = None,
     last: int | None = None,
-    truncate: bool = False,
+    **reads: bool,
 ) -> tuple[Target, Choices]:
     """Read a text and find its prediction, by default `last` or the most probable token.
 
-    word : as in `explain`. more : the ids that follow the text.
+    word : as in `explain`. more : the ids that follow the text. reads : options of `read`.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     mask = getattr(model.tokenizer, "mask_token", None)
     typed = [one for one in (*(source.texts or ()), *(source.pairs or ())) if isinstance(one, str)]
     if mask is not None and any(mask in one for one in typed):
         model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
-    choices = Choices.of(model, read(model, source, more=more, truncate=truncate), word)
+    choices = Choices.of(model, read(model, source, more=more, **reads), word)
     first = choices.top(1)[0] if last is None else last
     second = choices.rival(first) if target is against is None else None
     if target is not None:
@@ -368,14 +416,25 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
     raise InputError(f"The decoder text must be a string or ids, not {decoder!r:.60}.")
 
 
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """A text with what the model wrote after it."""
+
+    source: Inputs
+    more: Sequence[int] | None = None  # the ids that are read after it
+    ids: Sequence[int] = ()  # all that were written
+    logits: Tensor | None = None  # after each step, (R, V)
+    notes: tuple[str, ...] = ()
+
+
 def _write(
     model: Model, source: Inputs, count: int, truncate: bool, *, as_answer: bool = False
-) -> tuple[Inputs, Sequence[int] | None, Sequence[int], tuple[str, ...]]:
-    """Generate tokens; return what is read, the ids after it, all that were written, and notes."""
+) -> _Written:
+    """Let the model write tokens, if there are more to write than the one that is explained."""
     checkpoint, name = model.checkpoint, "decoder_input_ids"
     if source.targets is None:
         if count == 1:
-            return source, None, (), ()
+            return _Written(source)
         how = ". Leave out --generate (generate=), or use a causal language model."
         _expect_generator(model, how)
         name = "input_ids"
@@ -383,7 +442,7 @@ def _write(
     before: list[int] = inputs[name][0].tolist()
     expect_tokens_left(checkpoint, len(before), count)
     if count == 1:
-        return source, None, (), ()
+        return _Written(source)
     tokenizer = checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
     written = generate_greedily(model.module, inputs, count, tokenizer)
@@ -401,10 +460,11 @@ def _write(
     ids = [*before, *new[:-1]]
     read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
     wrote = () if as_answer else (f"the model wrote “{read[len(start) :].strip()}”",)
-    notes = *wrote, *written.notes
+    logits, notes = written.logits, (*wrote, *written.notes)
     if source.targets is None:
-        return source, new[:-1], new, notes
-    return replace(source, targets=[TokenIds(tuple(ids), shifted=True)]), None, new, notes
+        return _Written(source, new[:-1], new, logits, notes)
+    source = replace(source, targets=[TokenIds(tuple(ids), shifted=True)])
+    return _Written(source, None, new, logits, notes)
 
 
 def _expect_generator(model: Model, how: str) -> None:
@@ -414,16 +474,11 @@ def _expect_generator(model: Model, how: str) -> None:
         raise InputError(f"{model.name} does not generate tokens{how}")
 
 
-def _verify(
-    report: AgreementReport, logits: Tensor, site: Target, split: Decomposition | None, ours: Tensor
-) -> AgreementReport:
-    """Return a report that covers the sums of the split, and the number by the model as loaded."""
-    if split is not None:
-        report = check_sums(report, split.relative_error)
-    ours = ours.double().cpu()
-    size = logits.double().abs().max().item()
+def _outputs(site: Target, choices: Choices, numbers: Tensor) -> tuple[Tensor, Tensor, str, float]:
+    """Return the numbers (1, R) of our run and of the model as loaded, their name and size."""
     name = "similarity" if isinstance(site.readout, Similarity) else "logits"
-    return check_hidden_states(report, ours, site.as_loaded(), name=name, scale=size)
+    size = choices.logits.double().abs().max().item()
+    return numbers.double().cpu(), choices.loaded(site.readout).double().cpu(), name, size
 
 
 @checked_scalars
@@ -492,7 +547,7 @@ def explain_tokens(
         ids: list[int] = generated.ids[length:].tolist()
         reading = read(model, text, more=ids[:-1])
         reading = replace(reading, notes=(*generated.notes, *reading.notes))
-        with restoring(model.module), torch.no_grad():
+        with restoring(model.module, None, seed=2), torch.no_grad():
             logits = model.module(**reading.inputs)[0][0]
     tokenizer = tokenizer_of(model.checkpoint)
     tokens: list[int] = reading.inputs["input_ids"][0].tolist()

@@ -66,7 +66,7 @@ def weights_of(score: Score) -> Iterator[Tensor]:
     In an encoder–decoder those of the encoder come first, then the self-attention and the
     cross-attention of each layer of the decoder.
     """
-    for record in score.result:
+    for record in score.result.records:
         place = score.readout.stacks.place(record.path)
         yield place.embed(record.weights(), score.ids.shape[1])
 

@@ -6,10 +6,11 @@ import math
 import pytest
 import torch
 from families import tiny
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, LlamaModel
 
 import attnviz
 from attnviz import InputError
+from attnviz.attribution.interventions import AttentionKnockout
 
 SHORT = "the old train left.\n\nthe dog likes the bank.\n\na man"
 
@@ -170,3 +171,39 @@ def test_a_result_is_saved_and_drawn(why, tmp_path):
 def test_what_cannot_be_is_said(decoder, arguments, message):
     with pytest.raises(InputError, match=message):
         attnviz.explain(**({"text": SHORT, "model": decoder} | arguments))
+
+
+def test_ten_passages_take_twelve_forwards_of_the_prompt(decoder, monkeypatch):
+    text = "\n\n".join([*["the old bank."] * 10, "a man"])
+    sizes, forward = [], LlamaModel.forward
+
+    def counted(self, input_ids=None, **more):
+        sizes.append(input_ids.shape)
+        return forward(self, input_ids, **more)
+
+    monkeypatch.setattr(LlamaModel, "forward", counted)
+    why = attnviz.explain(text, groups="passage", generate=2, model=decoder)
+    T = len(decoder.tokenizer(text).input_ids)
+    assert len(why.sources) == 10
+    assert sum(count for count, tokens in sizes if tokens >= T) == 12
+    assert sum(count * tokens for count, tokens in sizes if tokens < T) < T
+
+
+@pytest.mark.parametrize("fault", [1.01, 0.0])
+def test_other_numbers_than_those_of_the_model_are_not_verified(decoder, monkeypatch, fault):
+    softmax = AttentionKnockout.softmax
+
+    def planted(self, original, scores, options):
+        return softmax(self, original, scores * fault, options)
+
+    monkeypatch.setattr(AttentionKnockout, "softmax", planted)
+    why = attnviz.explain(SHORT, groups="passage", generate=4, model=decoder)
+    assert why.agreement.verdict == "failed"
+
+
+def test_the_verdict_names_what_was_compared(why):
+    assert why.agreement.verdict == "verified"
+    summary = why.agreement.summary()
+    assert summary.startswith("verified: input, logits and the output of the model as loaded (")
+    assert summary.endswith(" agree; not compared: weights, positions")
+    assert why.agreement.parts["weights"] == "not compared"
