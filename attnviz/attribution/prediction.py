@@ -22,10 +22,13 @@ from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
 from attnviz.results.base import Rules, Savable
 
-Kind: TypeAlias = Literal["next token", "answer", "masked token", "class", "label", "similarity"]
+Kind: TypeAlias = Literal[
+    "next token", "answer", "masked token", "class", "label", "span", "similarity"
+]
 Number: TypeAlias = Literal["difference", "log-probability", "logit", "similarity"]
 
 _TIED = 0.5  # a difference of logits that is none: 62 % against 38 % at the most
+_LONGEST = 30  # tokens of a span that answers a question
 _SAME = 1e-4  # of the largest logit: rounding
 
 
@@ -78,6 +81,24 @@ class Similarity(Prediction):
 
 
 @dataclass(frozen=True, eq=False)
+class Span(Prediction):
+    """One number of the spans of a text, (N, 1), whose logits are those of their two ends."""
+
+    spans: Tensor = field(kw_only=True)  # T × the first position + the last one, (V,)
+
+    def read(self, outputs: Any) -> Tensor:
+        """Return the number of each run, (N, 1), from the outputs of the model."""
+        return self(span_logits(outputs, self.spans))
+
+
+def span_logits(outputs: Any, spans: Tensor) -> Tensor:
+    """Return the logits of spans, (N, V), from those of their first and of their last tokens."""
+    first, last = outputs[:2]
+    sums: Tensor = first[:, :, None] + last[:, None]
+    return sums.flatten(1)[:, spans]
+
+
+@dataclass(frozen=True, eq=False)
 class Answer(Prediction):
     """The log-probability of each token of an answer, after the position of its row, (N, R)."""
 
@@ -120,7 +141,7 @@ def logits_at(output: Tensor, rows: tuple[int, ...]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """What a model predicts, by logits (V,): tokens at `rows` of a text or after it, or classes.
+    """What a model predicts, by logits (V,): tokens at `rows` or after them, classes, or spans.
 
     The logits are those of the model as it was loaded; of an answer of R tokens, (R, V).
     """
@@ -132,6 +153,7 @@ class Choices:
     logits: Tensor
     notes: list[str] = field(default_factory=list)  # on what is chosen
     other: tuple[str, Tensor] | None = None  # of a similarity: the text, and its unit vector (d,)
+    spans: Tensor | None = None  # the spans that may answer a question, as in `Span`
 
     @classmethod
     def like(
@@ -161,7 +183,8 @@ class Choices:
         """
         module, inputs = model.module, reading.inputs
         with restoring(module, None, seed=2), torch.no_grad():
-            output = module(**inputs)[0]
+            outputs = module(**inputs)
+        output = outputs[0]
         ids: list[int] = inputs["input_ids"][0].tolist()
         config: Any = module.config
         embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -177,13 +200,14 @@ class Choices:
             with restoring(module):
                 rows = _rows_read(module, inputs)
             return cls(model, reading, "class", rows, output[0])
+        if output.shape == (1, len(ids)) and hasattr(outputs, "end_logits"):
+            spans = _spans_of(reading).to(output.device)
+            rows, logits = tuple(range(len(ids))), span_logits(outputs, spans)[0]
+            return cls(model, reading, "span", rows, logits, spans=spans)
         if output.dim() != 3 or embeddings is None:
-            head = "has no head that predicts a token or a class"
-            if output.shape == (1, len(ids)):
-                head = "finds a span of the text, and a token or a class is explained"
             raise ModelError(
-                f"{model.name} {head}. Use a model with one, such as --model smollm2 "
-                "(model='smollm2') or a classifier of texts."
+                f"{model.name} has no head that predicts a token or a class. Use a model with one, "
+                "such as --model smollm2 (model='smollm2') or a classifier of texts."
             )
         masked = tuple(row for row, token in enumerate(ids) if token == mask_id(model))
         if masked and not reading.stacks:
@@ -242,9 +266,11 @@ class Choices:
         if self.other is not None:
             pooled = base_of(self.model.module), self.rows, choice, None, self.kind, False
             return self.reading.target(self.model, Similarity(*pooled, other=self.other[1]))
-        site, log = (self.model.module, self.rows), log and self.is_distribution
-        readout = Prediction(*site, choice, other, self.kind, log, stacks=self.reading.stacks)
-        return self.reading.target(self.model, readout)
+        module, log = self.model.module, log and self.is_distribution
+        site = module, self.rows, choice, other, self.kind, log
+        if self.spans is not None:
+            return self.reading.target(self.model, Span(*site, spans=self.spans))
+        return self.reading.target(self.model, Prediction(*site, stacks=self.reading.stacks))
 
     def answer(self, tokens: Sequence[int]) -> Target:
         """Return the prediction of all tokens of an answer, the last of which follows the text."""
@@ -271,8 +297,8 @@ class Choices:
     def rival(self, choice: int) -> int | None:
         """Return the next most probable choice, if exclusive and not nearly tied, or note this."""
         other = next((other for other in self.top(2) if other != choice), None)
-        if other is None or not self.is_distribution:
-            return None
+        if other is None or not self.is_distribution or self.spans is not None:
+            return None  # the next most probable span is often a part of the first
         if (self.logits[choice] - self.logits[other]).abs() >= _TIED:
             return other
         probabilities = self.probabilities
@@ -284,6 +310,8 @@ class Choices:
         """Return a token without its leading blank, the name of a class, or the other text."""
         if self.other is not None:
             return self.other[0]
+        if self.spans is not None:
+            return self.reading.spelled(*divmod(int(self.spans[choice]), len(self.reading.tokens)))
         if self.kind in ("class", "label"):
             names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
             return str(names.get(choice, choice))
@@ -295,6 +323,14 @@ class Choices:
         """Return the id of a token or class; raise InputError for an unknown one."""
         if not isinstance(choice, str) or not choice.strip():
             raise InputError(f"The {what} must be a word, not {choice!r:.60}.")
+        if self.spans is not None:
+            T, known = len(self.reading.tokens), [*self.spans.tolist()]
+            positions = self.reading.parts([choice], T, min(known) // T).positions[0]
+            if (span := T * positions[0] + positions[-1]) in known:
+                return known.index(span)
+            raise InputError(
+                f"{choice!r:.60} is longer than {_LONGEST} tokens. Name a shorter span."
+            )
         if self.kind in ("class", "label"):
             names = [self.label(index) for index in range(len(self.logits))]
             folded = [name.casefold() for name in names]
@@ -319,6 +355,17 @@ class Choices:
             pieces = f"{len(ids)} tokens; the {what} is the first, “{self.label(first)}”"
             self.notes.append(f"“{choice}” is {pieces}")
         return first
+
+
+def _spans_of(reading: Reading) -> Tensor:
+    """Return the spans that may answer a question, as in `Span`: those of the second text."""
+    tokens = reading.tokens
+    of_text = zip(tokens.segments, tokens.special, strict=True)
+    context = [
+        n for n, (text, flag) in enumerate(of_text) if text == max(tokens.segments) and not flag
+    ]
+    spans = [len(tokens) * n + m for n in context for m in context if n <= m < n + _LONGEST]
+    return torch.tensor(spans)
 
 
 def _rows_read(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, ...]:

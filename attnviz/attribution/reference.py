@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,12 +20,12 @@ from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.pipeline import AttendOptions, Unrecorded, run
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
-from attnviz.results.axis import Axis, TokenGroups, join_axes, join_parts, token_groups
+from attnviz.results.axis import Axis, TokenGroups, join_axes, join_parts, place_words, token_groups
 from attnviz.results.text import READ_WITH, UNMEASURED
 from attnviz.runtime.libraries import silence_logs
 
 SAME_PIECES = "Replace words by words with the same number of pieces"
-_BEGINNING = 16  # tokens that show whether a model reads later ones
+_BEGINNING = 8  # tokens that show whether a model reads later ones
 _SAME = 1e-3  # of the norm of a state: a change that is rounding
 
 
@@ -66,16 +67,29 @@ class Reading:
         tokens = self.tokens.at(range(end))
         return replace(self, inputs=inputs, groups=token_groups(tokens), tokens=tokens)
 
-    def parts(self, by: str | Sequence[str], end: int) -> TokenGroups:
-        """Return the parts of the text before the position `end`, as `join_parts`."""
-        words, typed = self.groups, [*(self.source.texts or ()), *(self.source.pairs or ())]
+    def _text(self, *, second: bool = False) -> str:
+        """Return the text as it was given, also of ids and messages; `second` : of a pair."""
+        typed = [*(self.source.texts or ()), *(self.source.pairs or ())][-second:]
         text = "\n\n".join(one for one in typed if isinstance(one, str))
-        text = text or self.result.provenance.text or ""  # of ids and messages
-        end = min(end, self.stacks.source or end)  # a target is no part
-        words = words.at([n for n, rows in enumerate(words.positions) if rows[-1] < end])
-        parts = join_parts(words, text, by)
+        return text or self.result.provenance.text or ""
+
+    def parts(self, by: str | Sequence[str], end: int, begin: int = 0) -> TokenGroups:
+        """Return the parts of the text from position `begin` to `end`, as `join_parts`."""
+        words, end = self.groups, min(end, self.stacks.source or end)  # a target is no part
+        inside = [begin <= rows[0] and rows[-1] < end for rows in words.positions]
+        words = words.at([n for n, flag in enumerate(inside) if flag])
+        parts = join_parts(words, self._text(second=begin > 0), by)
         movable = (tuple(n for n in rows if n != self.sink) for rows in parts.positions)
         return replace(parts, positions=tuple(movable))
+
+    def spelled(self, first: int, last: int) -> str:
+        """Return the words from one position to another as they stand in the text."""
+        text, words = self._text(), self.groups
+        within = [first <= rows[-1] and rows[0] <= last for rows in words.positions]
+        places = [*itertools.compress(place_words(words.labels, text), within)]
+        if places[0] and places[-1]:
+            return text[places[0].start : places[-1].stop]
+        return " ".join(itertools.compress(words.labels, within))
 
 
 def read(

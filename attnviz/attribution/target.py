@@ -153,10 +153,14 @@ class Readout:
         """Return what is read of each run, (N, d), from the first output of the model."""
         return output[:, list(self.rows)].mean(1)
 
+    def read(self, outputs: Any) -> Tensor:
+        """Return what is read of each run, (N, d), from the outputs of the model."""
+        return self(outputs[0])
+
     def run(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the model and return what is read of each text, (N, d)."""
         with torch.no_grad(), self.alone():
-            return self(self.module(**inputs)[0])
+            return self.read(self.module(**inputs))
 
     def alone(self) -> AbstractContextManager[Any]:
         """Leave the logits of other positions undefined: they take longer than many blocks."""

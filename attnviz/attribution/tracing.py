@@ -261,7 +261,7 @@ def trace_run(
     starting = changing_states([blocks_of(base)[0] for base in readout.bases], start_here)
     N, T = inputs["input_ids"].shape
     with starting, torch.enable_grad(), readout.alone(), mode:
-        end = readout(readout.module(**inputs)[0])
+        end = readout.read(readout.module(**inputs))
     return list(starts.values()), end
 
 

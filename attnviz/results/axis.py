@@ -434,11 +434,14 @@ def join_parts(groups: TokenGroups, text: str, by: str | Sequence[str]) -> Token
     places, sentences = [*place_words(groups.labels, text)], [0] * len(groups.labels)
     if by == "sentence":
         sentences = number_sentences(groups.labels, groups.special, None)
-    given: list[slice] = []
+    given, whole = list[slice](), find_words(text)
+    starts, ends = ({span[side] for span in whole} for side in (0, 1))
     for part in [] if isinstance(by, str) else by:
         part = expect_words(part, "A part").strip()
-        start = text.find(part, given[-1].stop if given else 0)
-        start = text.find(part) if start < 0 else start
+        found = [match.start() for match in re.finditer(re.escape(part), text, re.I)]
+        found = [n for n in found if n in starts and n + len(part) in ends]  # whole words
+        later = [n for n in found if given and n >= given[-1].stop]
+        start, *_ = [*later, *found, -1]
         if start < 0:
             hint = did_you_mean(part, ("sentence", "passage")) or "Copy it."
             raise InputError(f"The part {shortened(part, 60)!r} is not in the text. {hint}")

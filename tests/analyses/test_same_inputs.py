@@ -168,7 +168,6 @@ def quantized(tokenizer):
 
 CANNOT = {
     "quantized": (quantized, "without gradients.*or one not quantized"),
-    "spans": (lambda tokenizer: classifier(tokenizer, "BertForQuestionAnswering"), "finds a span"),
     "no padding token": (
         lambda tokenizer: classifier(tokenizer, "LlamaForSequenceClassification"),
         "pad_token_id = tokenizer.eos_token_id",

@@ -72,9 +72,10 @@ def explain(
     text : str, ids, BatchEncoding or messages
         The text, as in `attend`. A causal model predicts its next token, a masked language model
         the first mask token in it, such as [MASK], a classifier its class. An encoder–decoder reads
-        it as the source, and predicts the next token of the target.
+        it as the source, and predicts the next token of the target. A model that answers questions
+        predicts a span of the second text (`pair`), after the question.
     target : str, optional
-        The token or class to explain, not the text of a decoder, as in `attend`. Of a word of
+        The token, class or span to explain, not the text of a decoder, as in `attend`. Of a word of
         several tokens it is the first. By default the most probable one.
     against : str, optional
         Another token or class. The difference of both logits is explained. By default the second
@@ -157,7 +158,7 @@ def explain(
     )
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
-        chosen = names != ("partial-split",)
+        chosen = names not in ((), ("partial-split",))
         refuse_given(why, reference=reference, heads=heads, word=word, methods=chosen)
         is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
         parts: list[Any] = [groups] if is_one else [*groups]
@@ -225,8 +226,12 @@ def explain_prediction(
     with tracing(model):
         words = [groups.positions[index] for index in others]
         # A word that others cannot read still counts in a mean over all words.
-        left_out = ("replace", "knock-out") if split is None or is_mean else ("replace",)
-        changes = [name for name in available_interventions(model) if name not in left_out]
+        left_out = {
+            "replace": True,
+            "knock-out": split is None or is_mean,
+            "delete": choices.spans is not None,  # which are of positions
+        }
+        changes = [name for name in available_interventions(model) if not left_out.get(name)]
         changes = [*changes, "replace"] if measure else []
         lost = intervene(site, words, changes, numbers, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}

@@ -59,9 +59,11 @@ class ExplainResult(WordResult):
 
     main_array: ClassVar[str | None] = "credit"
 
-    target: str = doc("The token or class that is explained, or the text of a similarity.")
+    target: str = doc("The token, class or span that is explained, or the text of a similarity.")
     against: str | None = doc("The one that it is compared with.")
-    kind: str = doc('"next token", "answer", "masked token", "class", "label" or "similarity".')
+    kind: str = doc(
+        '"next token", "answer", "masked token", "class", "label", "span" or "similarity".'
+    )
     number: str = doc(
         'What is explained: "difference" (of logits), "log-probability", "logit" or "similarity".'
     )

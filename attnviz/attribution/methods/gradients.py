@@ -76,7 +76,7 @@ def integrated_gradients(score: Score) -> Tensor:
         parts = torch.split(path, lengths, dim=1)
         with torch.enable_grad(), score.readout.alone(), _embeddings(score, parts):
             copies = copies_of(score.inputs, len(batch))
-            numbers = score.readout(score.readout.module(**copies)[0])
+            numbers = score.readout.read(score.readout.module(**copies))
             (gradient,) = torch.autograd.grad(score.project(numbers) / STEPS, path)
         total += gradient.sum(0)
     attribution: Tensor = (total * (end - start)).sum(-1)

@@ -14,6 +14,7 @@ from scipy.stats import spearmanr
 from transformers import (
     BertConfig,
     BertForMaskedLM,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     GPT2Config,
@@ -34,6 +35,7 @@ HEADS = {
     "encoder": BertForMaskedLM,
     "classifier": BertForSequenceClassification,
     "labels": BertForTokenClassification,
+    "spans": BertForQuestionAnswering,
 }
 
 
@@ -86,7 +88,8 @@ def handmade(kind, tokenizer):
             else:
                 if kind == "classifier":
                     base.pooler.dense.weight.copy_(torch.eye(D))
-                model.classifier.weight[:, WRITTEN] = torch.tensor([-4.0, 4.0])
+                head = model.qa_outputs if kind == "spans" else model.classifier
+                head.weight[:, WRITTEN] = torch.tensor([-4.0, 4.0])
     if kind in ("classifier", "labels"):
         model.config.id2label = {0: "no", 1: "yes"}
     return attnviz.load(model.eval(), tokenizer=tokenizer)
@@ -217,6 +220,15 @@ def test_the_label_of_a_word_is_explained_by_the_other_words(model):
         attnviz.explain(TEXT, model=labels)
     with pytest.raises(InputError, match=r"word cannot be used: BertFor.* does not label tokens"):
         attnviz.explain(TEXT, word="old", model=handmade("classifier", model.tokenizer))
+
+
+def test_a_span_is_explained_by_the_word_that_all_others_read(model):
+    """The head moves "river" to every token, and the norms of tokens make it count differently."""
+    spans = handmade("spans", model.tokenizer)
+    result = attnviz.explain(TEXT, target="sat near the", model=spans)
+    contributed = result.credit.nan_to_num().abs()
+    assert result.words[contributed.argmax()] == "river"
+    assert contributed.topk(2).values[1] < 0.3 * contributed.max()
 
 
 def test_few_words_are_not_ranked(models):
