@@ -17,6 +17,7 @@ from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs import Batch, Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
+from attnviz.models.pretrained import has_text_decoder
 from attnviz.pipeline import AttendOptions, Unrecorded, run
 from attnviz.pipeline.attend import Model
 from attnviz.results import AttentionResult
@@ -99,17 +100,22 @@ def read(
     more: Sequence[int] | None = None,
     truncate: bool = False,
     record: bool = True,
+    makes_target: bool = False,
 ) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
     text : of an encoder–decoder, with its target: the tokens of the target follow those of the
     source. more : the ids that follow the text, which is then read by its own ids. truncate : cut a
     text that is too long for the model. record : its attention, which needs some runs; that of an
-    encoder–decoder in any case.
+    encoder–decoder in any case. makes_target : whether the model may be an encoder–decoder that
+    makes the text of its decoder itself, as classifiers do.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate)
-    axes = [batch.axes[kind][0] for kind in batch.axes]
+    inputs, batch, bos, sink, notes = encode_begun(
+        model, source, more, truncate=truncate, makes_target=makes_target
+    )
+    kinds = ["text"] if source.targets is None else batch.axes
+    axes = [batch.axes[kind][0] for kind in kinds]
     tokens, stacks = join_axes(*axes), Stacks()
     result: AttentionResult | Unrecorded
     if not record and source.targets is None:
@@ -134,10 +140,16 @@ def read(
 
 
 def encode_begun(
-    model: Model, source: Inputs, more: Sequence[int] | None = None, *, truncate: bool = False
+    model: Model,
+    source: Inputs,
+    more: Sequence[int] | None = None,
+    *,
+    truncate: bool = False,
+    makes_target: bool = False,
 ) -> tuple[Inputs, Batch, int | None, int | None, tuple[str, ...]]:
     """Return a text as `read` reads it, the same encoded, and its `bos`, `sink` and `notes`."""
-    if source.targets is None:
+    has_decoder = has_text_decoder(model.module)
+    if source.targets is None and not (makes_target and has_decoder):
         expect_one_text(model.checkpoint)
     batch = encode(model.checkpoint, source, truncate=truncate)
     ids, axes = batch.inputs.get("input_ids"), batch.axes.get("text", ())
@@ -155,7 +167,7 @@ def encode_begun(
             # source, the cross-attention of a reference would have nothing to read.
             sink = 0
             notes = (*notes, f"the first source token stays readable{UNMEASURED}")
-    elif not axes[0].special[0] and is_causal(model, batch.inputs):
+    elif not (axes[0].special[0] or has_decoder) and is_causal(model, batch.inputs):
         bos = first_token(model.tokenizer) if source.texts else None
         if bos is None:
             sink = 0

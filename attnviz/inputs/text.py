@@ -482,7 +482,7 @@ def spelled(checkpoint: Checkpoint, source: Source) -> TextPair:
         return source, None
     if checkpoint.decodes and checkpoint.target_tokenizer is None:
         return "", None
-    return tokenize(checkpoint, source).texts
+    return tokenize(checkpoint, source, may_be_empty=True).texts
 
 
 def token_spans(checkpoint: Checkpoint, text: str) -> list[Span]:

@@ -212,3 +212,38 @@ def test_a_vocabulary_of_letters_replaces_letters_by_others():
     why = attnviz.explain(letters, model=model)
     assert why.causal["replace"].isfinite().all()
     assert (why.replacements != 0).all()  # no letter is replaced by itself
+
+
+@pytest.mark.parametrize("kind", ["BartForSequenceClassification", "T5ForSequenceClassification"])
+def test_a_classifier_with_a_decoder_is_explained_by_what_it_loses(kind, tokenizer):
+    torch.manual_seed(0)
+    cls = getattr(transformers, kind)
+    config = cls.config_class(
+        vocab_size=30522, d_model=32, encoder_layers=2, decoder_layers=2, num_layers=2,
+        encoder_attention_heads=2, decoder_attention_heads=2, num_heads=2, d_kv=16, d_ff=32,
+        encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=0.3, bos_token_id=101, eos_token_id=102,
+        pad_token_id=0, decoder_start_token_id=102, forced_eos_token_id=None,
+    )  # fmt: skip
+    model = attnviz.load(cls(config).eval(), tokenizer=tokenizer)
+    why = attnviz.explain(TEXT, target="LABEL_1", number="logit", model=model)
+    assert why.value == pytest.approx(own_logits(model, TEXT)[1].item(), abs=1e-5)
+    less = own_logits(model, "a man sleeping")[1].item()
+    assert why.causal["delete"][why.words.index("is")] == pytest.approx(why.value - less, abs=1e-5)
+    assert (why.decomposition, "knock-out" in why.causal) == (None, False)
+    assert any("makes the text of its decoder itself" in note for note in why.notes)
+    assert why.agreement.verdict == "verified"
+    parts = attnviz.explain(TEXT, target="LABEL_1", number="logit", groups=["is"], model=model)
+    assert parts.causal["mask"][0] == pytest.approx(why.causal["mask"][3].item(), abs=1e-6)
+
+
+def test_the_target_of_an_encoder_decoder_is_empty_by_default(tokenizer):
+    model = attnviz.load(tiny("t5"), tokenizer=tokenizer)
+    why = attnviz.explain(TEXT, target="dog", model=model, methods=())
+    assert why.tokens[-2:] == ("[PAD]", "[CLS]")  # as this tokenizer begins a text
+    start = torch.tensor([[model.module.config.decoder_start_token_id, tokenizer.cls_token_id]])
+    with torch.no_grad():
+        ids = tokenizer(TEXT, return_tensors="pt").input_ids
+        logits = model.module(input_ids=ids, decoder_input_ids=start).logits[0, -1].double()
+    expected = logits.log_softmax(-1)[tokenizer.convert_tokens_to_ids("dog")].item()
+    assert why.value == pytest.approx(expected, abs=1e-5)
+    assert why.agreement.verdict == "verified"

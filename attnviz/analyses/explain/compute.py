@@ -24,7 +24,7 @@ from attnviz.attribution.methods import attempt, check_methods, compute_methods
 from attnviz.attribution.prediction import Answer, Choices, Prediction, Similarity, logit_lens
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
-from attnviz.attribution.target import Target, mask_id, token_ids
+from attnviz.attribution.target import Target, base_of, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
@@ -171,7 +171,10 @@ def explain(
         refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
         choices = Choices.like(model, read(model, source, **reads), similar_to, truncate=truncate)
         return finish(choices.target(0, None), choices)
-    if input_kinds(model.module) == ("text",) and has_text_decoder(model.module):
+    reads["makes_target"] = True
+    is_bare = base_of(model.module) is model.module
+    writes = has_text_decoder(model.module) and (is_bare or model.module.can_generate())
+    if input_kinds(model.module) == ("text",) and writes:
         source = replace(source, targets=[_prefix(model, "" if decoder is None else decoder)])
     else:
         why = f"{model.name} has no decoder that reads a text of its own. Leave it out."
@@ -207,10 +210,9 @@ def explain_prediction(
 ) -> ExplainResult:
     """Explain a prediction as `explain`; `measure` : change each word."""
     reading, model, readout = choices.reading, site.model, site.readout
-    is_mean = isinstance(readout, Similarity) and readout.is_pooled
     optional = measure and (reference is None or str(reference) == "gate")
     if reference is None:
-        reference = "mask" if is_mean and mask_id(model) is not None else "gate"
+        reference = "mask" if readout.is_pooled and mask_id(model) is not None else "gate"
     compared = make_reference(site, reference, reading)
     groups, at = reading.groups, readout.positions[0]
     with tracing(model):
@@ -228,7 +230,7 @@ def explain_prediction(
         # A word that others cannot read still counts in a mean over all words.
         left_out = {
             "replace": True,
-            "knock-out": split is None or is_mean,
+            "knock-out": split is None or readout.is_pooled,
             "delete": choices.spans is not None,  # which are of positions
         }
         changes = [name for name in available_interventions(model) if not left_out.get(name)]
@@ -277,17 +279,18 @@ def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> 
     reading, model, readout = choices.reading, site.model, site.readout
     at, goes_on = readout.positions[0], choices.kind in ("next token", "answer")
     groups = reading.parts(by, at + 1 if goes_on else len(reading.tokens))
-    is_mean = isinstance(readout, Similarity) and readout.is_pooled
+    # Of a mean, the states of the part itself would still count; a decoder reads copies of it.
+    is_changed = readout.is_pooled or (has_text_decoder(model.module) and not reading.stacks)
     # The part that is read, and the one that the text goes on from, stay.
-    same = {reading.sink, *([] if is_mean else [at])}
+    same = {reading.sink, *([] if readout.is_pooled else [at])}
     if isinstance(by, str) and goes_on and not reading.stacks:
         same |= {*groups.positions[-1]}
     unmeasured = tuple(n for n, rows in enumerate(groups.positions) if same & {*rows} or not rows)
     others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
     changes = [one for one in available_interventions(model) if one not in ("knock-out", "replace")]
-    change = changes[0] if is_mean else "knock-out"
+    change = changes[0] if is_changed else "knock-out"
     with tracing(model):
-        numbers = site.outputs(1) if is_mean else knock_out(site, [()])  # with nothing hidden
+        numbers = site.outputs(1) if is_changed else knock_out(site, [()])  # with nothing hidden
         lost = intervene(site, [groups.positions[n] for n in others], [change], numbers)[change]
     by_part = partial(spread, words=others, count=len(groups.labels))
     effects, answer, by_answer = lost.mean(1), list[str](), None
@@ -350,6 +353,8 @@ def _decompose(
     """Return the split of the number `value`, and notes; `optional`: a note if it is impossible."""
     split, notes = None, []
     try:
+        if has_text_decoder(site.model.module) and not site.readout.stacks:
+            raise ModelError("the model makes the text of its decoder itself")
         with tracing(site.model):
             along = torch.ones(1, device="cpu")
             split = decompose(site.readout, compared.inputs, direction=along, gate=compared.gate)

@@ -225,7 +225,7 @@ def test_the_label_of_a_word_is_explained_by_the_other_words(model):
 def test_a_span_is_explained_by_the_word_that_all_others_read(model):
     """The head moves "river" to every token, and the norms of tokens make it count differently."""
     spans = handmade("spans", model.tokenizer)
-    result = attnviz.explain(TEXT, target="sat near the", model=spans)
+    result = attnviz.explain(TEXT, target="sat near the", reference="gate", model=spans)
     contributed = result.credit.nan_to_num().abs()
     assert result.words[contributed.argmax()] == "river"
     assert contributed.topk(2).values[1] < 0.3 * contributed.max()
