@@ -243,8 +243,9 @@ def one_line(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the start of the first line of a message, without its final period."""
-    return str(error).partition("\n")[0][:120].rstrip(".")
+    """Return the first sentences of a message that fit on a line, without the final period."""
+    line = str(error).partition("\n")[0]
+    return line[: line.rfind(". ", 0, 160)].rstrip(".") if len(line) > 160 else line.rstrip(".")
 
 
 def printable(text: str) -> str:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from attnviz.attribution import tracing
 from attnviz.attribution.prediction import NextTokens
-from attnviz.attribution.target import Readout, Score, Target, base_of, mask_id, mask_token
+from attnviz.attribution.target import (
+    Readout,
+    Score,
+    Target,
+    base_of,
+    has_two_vocabularies,
+    mask_id,
+    mask_token,
+)
 from attnviz.attribution.tracing import Elementwise, StoredRun
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
@@ -75,6 +83,8 @@ def intervene(
         "knock-out": lambda: knock_out(target, words)[:, None],
         "delete": lambda: delete(target, words)[:, None],
     }
+    if "replace" in interventions and len(stand_ins()) < 2:  # a word would replace itself
+        interventions = [name for name in interventions if name != "replace"]
     effects = {}
     for number, name in enumerate(interventions):
         with part(number, len(interventions), f"each word: {name}"):
@@ -84,6 +94,8 @@ def intervene(
 
 def available_interventions(model: Model) -> tuple[str, ...]:
     """Return the interventions that a model allows, the default first."""
+    if has_two_vocabularies(model):  # no token replaces words of both
+        return "knock-out", "delete"
     return ALL if mask_id(model) is not None else ("knock-out", "replace", "delete")
 
 

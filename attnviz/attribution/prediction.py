@@ -17,7 +17,7 @@ from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
 from attnviz.inputs.text import spelled
 from attnviz.inputs.tokens import TextSource, decode
-from attnviz.models.pretrained import pooling_of
+from attnviz.models.pretrained import embedded_tokens, pooling_of
 from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
 from attnviz.results.base import Rules, Savable
@@ -40,11 +40,12 @@ class Prediction(Readout):
     against: int | None  # the one it is compared with
     kind: Kind
     log: bool  # whether the number is the log-probability, where there is no other choice
+    pieces: tuple[int, ...] = field(default=(), kw_only=True)  # the positions of a labeled word
 
     @property
     def fixed(self) -> tuple[int, ...]:
         """The positions that no reference changes: of a mask, a labeled word, or an answer."""
-        return self.rows if self.kind in ("masked token", "label", "answer") else ()
+        return self.pieces or (self.rows if self.kind in ("masked token", "answer") else ())
 
     @property
     def number(self) -> Number:
@@ -153,6 +154,7 @@ class Choices:
     logits: Tensor
     notes: list[str] = field(default_factory=list)  # on what is chosen
     other: tuple[str, Tensor] | None = None  # of a similarity: the text, and its unit vector (d,)
+    pieces: tuple[int, ...] = ()  # the positions of a labeled word
     spans: Tensor | None = None  # the spans that may answer a question, as in `Span`
 
     @classmethod
@@ -168,6 +170,9 @@ class Choices:
         every = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
         both, base = (reading.inputs, second), base_of(model.module)
         rows = [tuple(range(one["input_ids"].shape[1]))[every] for one in both]
+        most, length = embedded_tokens(model.module), max(map(len, rows))
+        if most is not None and length > most:
+            notes.append(f"as an embedder the model reads {most} tokens, and here {length}")
         with restoring(model.module, None, seed=2):
             pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
         here, there = (normalize(vector, dim=0) for vector in pooled)
@@ -192,13 +197,16 @@ class Choices:
         if output.dim() == 3 and embeddings is None and has_labels:
             if word is None:
                 raise InputError(f"{model.name} labels each token. Name a word: --word (word=).")
-            row = reading.groups.positions[locate(word, reading.groups)][0]
-            return cls(model, reading, "label", (row,), output[0, row])
+            pieces = reading.groups.positions[locate(word, reading.groups)]
+            return cls(model, reading, "label", pieces[:1], output[0, pieces[0]], pieces=pieces)
         why = f"{model.name} does not label tokens. Leave it out."
         refuse_given(why, word=word)
         if output.dim() == 2 and has_labels:
-            with restoring(module):
-                rows = _rows_read(module, inputs)
+            try:
+                with restoring(module):
+                    rows = _rows_read(module, inputs)
+            except ModelError:  # it has no gradients, so any position may be read
+                rows = tuple(range(len(ids)))
             return cls(model, reading, "class", rows, output[0])
         if output.shape == (1, len(ids)) and hasattr(outputs, "end_logits"):
             spans = _spans_of(reading).to(output.device)
@@ -270,7 +278,8 @@ class Choices:
         site = module, self.rows, choice, other, self.kind, log
         if self.spans is not None:
             return self.reading.target(self.model, Span(*site, spans=self.spans))
-        return self.reading.target(self.model, Prediction(*site, stacks=self.reading.stacks))
+        readout = Prediction(*site, pieces=self.pieces, stacks=self.reading.stacks)
+        return self.reading.target(self.model, readout)
 
     def answer(self, tokens: Sequence[int]) -> Target:
         """Return the prediction of all tokens of an answer, the last of which follows the text."""
@@ -294,9 +303,16 @@ class Choices:
         logits = self.logits.double().cpu()
         return logits.argsort(descending=True, stable=True)[:count].tolist()
 
+    @property
+    def _special(self) -> set[int]:
+        """The ids of special tokens that no text continues with; the end of a text is a choice."""
+        tokenizer: Any = self.model.checkpoint.target_tokenizer
+        return {*tokenizer.all_special_ids} - {tokenizer.eos_token_id}
+
     def rival(self, choice: int) -> int | None:
         """Return the next most probable choice, if exclusive and not nearly tied, or note this."""
-        other = next((other for other in self.top(2) if other != choice), None)
+        ids = {choice, *([] if self.kind in ("class", "label") else self._special)}
+        other = next((other for other in self.top(len(ids) + 1) if other not in ids), None)
         if other is None or not self.is_distribution or self.spans is not None:
             return None  # the next most probable span is often a part of the first
         if (self.logits[choice] - self.logits[other]).abs() >= _TIED:

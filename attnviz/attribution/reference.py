@@ -11,7 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.attribution.target import Readout, Stacks, Target, base_of, token_ids, with_token_ids
+from attnviz.attribution.target import (
+    Readout,
+    Stacks,
+    Target,
+    base_of,
+    token_ids,
+    unembedding_of,
+    with_token_ids,
+)
 from attnviz.capture.watch import model_errors
 from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs import Batch, Inputs, encode, expect_one_text, parse_inputs
@@ -70,9 +78,10 @@ class Reading:
 
     def _text(self, *, second: bool = False) -> str:
         """Return the text as it was given, also of ids and messages; `second` : of a pair."""
-        typed = [*(self.source.texts or ()), *(self.source.pairs or ())][-second:]
-        text = "\n\n".join(one for one in typed if isinstance(one, str))
-        return text or self.result.provenance.text or ""
+        known, typed = self.result.provenance, [self.source.texts or (), self.source.pairs or ()]
+        texts = [one for several in typed for one in several if isinstance(one, str)]
+        texts = texts or [text for text in (known.text, known.pair) if text]
+        return "\n\n".join(texts[-1:] if second else texts)
 
     def parts(self, by: str | Sequence[str], end: int, begin: int = 0) -> TokenGroups:
         """Return the parts of the text from position `begin` to `end`, as `join_parts`."""
@@ -101,6 +110,7 @@ def read(
     truncate: bool = False,
     record: bool = True,
     makes_target: bool = False,
+    is_whole: bool = False,
 ) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
@@ -108,18 +118,19 @@ def read(
     source. more : the ids that follow the text, which is then read by its own ids. truncate : cut a
     text that is too long for the model. record : its attention, which needs some runs; that of an
     encoder–decoder in any case. makes_target : whether the model may be an encoder–decoder that
-    makes the text of its decoder itself, as classifiers do.
+    makes the text of its decoder itself, as classifiers do. is_whole : read the text as it is, so
+    that the output is that of the model's own call.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     inputs, batch, bos, sink, notes = encode_begun(
-        model, source, more, truncate=truncate, makes_target=makes_target
+        model, source, more, truncate=truncate, makes_target=makes_target, is_whole=is_whole
     )
     kinds = ["text"] if source.targets is None else batch.axes
     axes = [batch.axes[kind][0] for kind in kinds]
     tokens, stacks = join_axes(*axes), Stacks()
     result: AttentionResult | Unrecorded
     if not record and source.targets is None:
-        result = Unrecorded.of(model.checkpoint, inputs, truncate=truncate)
+        result = Unrecorded.of(model.checkpoint, source, truncate=truncate)
         groups = token_groups(tokens)
         return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
     with silence_logs():
@@ -146,6 +157,7 @@ def encode_begun(
     *,
     truncate: bool = False,
     makes_target: bool = False,
+    is_whole: bool = False,
 ) -> tuple[Inputs, Batch, int | None, int | None, tuple[str, ...]]:
     """Return a text as `read` reads it, the same encoded, and its `bos`, `sink` and `notes`."""
     has_decoder = has_text_decoder(model.module)
@@ -168,7 +180,9 @@ def encode_begun(
             sink = 0
             notes = (*notes, f"the first source token stays readable{UNMEASURED}")
     elif not (axes[0].special[0] or has_decoder) and is_causal(model, batch.inputs):
-        bos = first_token(model.tokenizer) if source.texts else None
+        predicts = unembedding_of(model.module) is not None or base_of(model.module) is model.module
+        begins = predicts and not is_whole and source.texts
+        bos = first_token(model.tokenizer) if begins else None
         if bos is None:
             sink = 0
             notes = (*notes, f"the first token stays readable{UNMEASURED}")
@@ -295,6 +309,8 @@ def make_reference(
     if named == "gate":
         other = inputs
         gate = gate_of(target.special, sink=target.sink).to(model.checkpoint.device)
+        pieces = torch.tensor(getattr(target.readout, "pieces", ()), dtype=torch.long)
+        gate[pieces[:, None], pieces] = True  # the pieces of a labeled word read each other
         kept = "special tokens" if target.sink is None else "the first token"
         if target.sink is not None and stacks:
             kept = "the first token of each"

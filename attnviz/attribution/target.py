@@ -295,9 +295,17 @@ class Score(Target):
 
 
 def mask_id(model: Model) -> int | None:
-    """Return the id of the model's mask token, if it has one."""
+    """Return the id of the model's mask token, if it has one for all that it reads."""
     token: int | None = getattr(model.tokenizer, "mask_token_id", None)
-    return token
+    return None if has_two_vocabularies(model) else token
+
+
+def has_two_vocabularies(model: Model) -> bool:
+    """Return whether the decoder has another vocabulary than the encoder."""
+    target, source = model.checkpoint.target_tokenizer, model.tokenizer
+    if target is source or target is None or source is None:
+        return False
+    return bool(target.get_vocab() != source.get_vocab())
 
 
 def mask_token(model: Model) -> int:

@@ -6,6 +6,8 @@ import pytest
 import torch
 import transformers
 from families import tiny
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 import attnviz
 from attnviz import InputError, ModelError
@@ -159,15 +161,94 @@ def test_what_a_classifier_predicts(problem, tokenizer):
     assert why.plot().axes
 
 
-def quantized(tokenizer):
+@pytest.mark.filterwarnings("ignore")
+def test_a_quantized_classifier_is_explained_by_what_it_loses(tokenizer):
     module = classifier(tokenizer).module
-    with pytest.warns():
-        module = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, torch.qint8)
-    return attnviz.load(module, tokenizer=tokenizer)
+    module = torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, torch.qint8)
+    why = attnviz.explain(TEXT, model=attnviz.load(module, tokenizer=tokenizer))
+    assert {*why.causal} == {"mask", "delete", "replace"}
+    assert any("without gradients" in note for note in why.notes)
+    assert why.agreement.verdict == "verified"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["BertForSequenceClassification", "LlamaForCausalLM"])
+def test_the_sums_of_half_precision_are_verified(dtype, kind, tokenizer):
+    options = {"num_key_value_heads": 4} if "Llama" in kind else {}
+    module = classifier(tokenizer, kind, **options).module.to(dtype)
+    why = attnviz.explain(TEXT, model=attnviz.load(module, tokenizer=tokenizer), methods=())
+    assert why.agreement.verdict == "verified"
+
+
+def test_a_causal_model_reads_a_class_and_a_similarity_as_its_own_call_does(tokenizer):
+    """Without a BOS token that the tokenizer does not add."""
+    options = {"num_key_value_heads": 4, "pad_token_id": 0}
+    model = classifier(tokenizer, "LlamaForSequenceClassification", **options)
+    bare = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
+        bos_token="[CLS]", unk_token="[UNK]", pad_token="[PAD]",
+    )  # fmt: skip
+    bare.backend_tokenizer.post_processor = processors.Sequence([])
+    model = attnviz.load(model.module, tokenizer=bare)
+    why = attnviz.explain(TEXT, model=model, methods=())
+    assert why.probability == pytest.approx(
+        own_logits(model, TEXT).softmax(-1).max().item(), abs=1e-5
+    )
+    assert why.tokens[0] == "a"
+    base = attnviz.load(model.module.model, tokenizer=bare)
+    similar = attnviz.explain(TEXT, similar_to=SECOND, model=base, methods=())
+    with torch.no_grad():
+        one, other = (
+            base.module(**bare(text, return_tensors="pt"))[0].mean(1) for text in (TEXT, SECOND)
+        )
+    assert similar.value == pytest.approx(torch.cosine_similarity(one, other).item(), abs=1e-5)
+
+
+def test_the_pieces_of_a_labeled_word_are_no_context(tokenizer):
+    model = classifier(tokenizer, "BertForTokenClassification")
+    options = {"word": "unbelievably", "target": "LABEL_0", "number": "logit", "methods": ()}
+    text = f"he was unbelievably {TEXT}"
+    why = attnviz.explain(text, model=model, **options)
+    pieces = torch.tensor(why.positions[why.at])
+    assert len(pieces) > 1
+    visible = torch.eye(len(why.tokens)).bool()
+    visible[:, [0, -1]] = True
+    visible[pieces[:, None], pieces] = True
+    inputs = {**tokenizer(text, return_tensors="pt"), "attention_mask": visible[None, None]}
+    with torch.no_grad():
+        alone = model.module(**inputs).logits[0, pieces[0], 0].item()
+    assert why.baseline == pytest.approx(alone, abs=1e-5)
+
+
+def test_parts_of_a_pair_that_is_given_by_its_ids(pairs):
+    encoding = pairs.tokenizer(TEXT, SECOND, return_tensors="pt")
+    why = attnviz.explain(encoding, groups=[SECOND, "a man"], model=pairs)
+    typed = attnviz.explain(TEXT, pair=SECOND, groups=[SECOND, "a man"], model=pairs)
+    assert why.words == typed.words == (SECOND, "a man")
+    torch.testing.assert_close(why.causal, typed.causal)
+
+
+def test_a_target_in_another_vocabulary_is_not_masked(tokenizer):
+    """The mask token, and words that replace others, are those of the source alone."""
+    vocabulary = {"[PAD]": 0, "[START]": 1, "ein": 2, "mann": 3}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="[PAD]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    target = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", bos_token="[START]")
+    encoder = transformers.BertConfig(**SIZE)
+    decoder = transformers.BertConfig(
+        **SIZE | {"vocab_size": 4}, is_decoder=True, add_cross_attention=True
+    )
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    torch.manual_seed(0)
+    module = transformers.EncoderDecoderModel(config).eval()
+    model = attnviz.load(module, tokenizer=tokenizer, target_tokenizer=target)
+    why = attnviz.explain(TEXT, decoder="ein", target="mann", model=model)
+    assert {*why.causal} == {"knock-out", "delete"}
+    assert why.agreement.verdict == "verified"
 
 
 CANNOT = {
-    "quantized": (quantized, "without gradients.*or one not quantized"),
     "no padding token": (
         lambda tokenizer: classifier(tokenizer, "LlamaForSequenceClassification"),
         "pad_token_id = tokenizer.eos_token_id",

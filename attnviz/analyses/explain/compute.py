@@ -169,7 +169,8 @@ def explain(
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
         refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
-        choices = Choices.like(model, read(model, source, **reads), similar_to, truncate=truncate)
+        reading = read(model, source, is_whole=True, **reads)
+        choices = Choices.like(model, reading, similar_to, truncate=truncate)
         return finish(choices.target(0, None), choices)
     reads["makes_target"] = True
     is_bare = base_of(model.module) is model.module
@@ -229,12 +230,11 @@ def explain_prediction(
         words = [groups.positions[index] for index in others]
         # A word that others cannot read still counts in a mean over all words.
         left_out = {
-            "replace": True,
             "knock-out": split is None or readout.is_pooled,
             "delete": choices.spans is not None,  # which are of positions
         }
-        changes = [name for name in available_interventions(model) if not left_out.get(name)]
-        changes = [*changes, "replace"] if measure else []
+        names = [name for name in available_interventions(model) if not left_out.get(name)]
+        changes = sorted(names, key="replace".__eq__) if measure else []  # it takes longest
         lost = intervene(site, words, changes, numbers, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}
         effects, lens = None, None
@@ -388,10 +388,6 @@ def find_prediction(
     word : as in `explain`. more : the ids that follow the text. reads : options of `read`.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    mask = getattr(model.tokenizer, "mask_token", None)
-    typed = [one for one in (*(source.texts or ()), *(source.pairs or ())) if isinstance(one, str)]
-    if mask is not None and any(mask in one for one in typed):
-        model = Model(model.checkpoint.reading("parse"))  # it is the token to predict
     choices = Choices.of(model, read(model, source, more=more, **reads), word)
     first = choices.top(1)[0] if last is None else last
     second = choices.rival(first) if target is against is None else None
