@@ -15,6 +15,7 @@ from attnviz.agreement import check_hidden_runs, check_hidden_states
 from attnviz.analyses.explain.result import CHANGES, ExplainResult
 from attnviz.attribution.decomposition import Decomposition, check_sums, decompose
 from attnviz.attribution.interventions import (
+    FEW,
     available_interventions,
     head_effects,
     intervene,
@@ -234,6 +235,7 @@ def explain_prediction(
             "delete": choices.spans is not None,  # which are of positions
         }
         names = [name for name in available_interventions(model) if not left_out.get(name)]
+        names = names if len(words) <= FEW else names[:1]
         changes = sorted(names, key="replace".__eq__) if measure else []  # it takes longest
         lost = intervene(site, words, changes, numbers, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}

@@ -25,6 +25,7 @@ from attnviz.attribution.decomposition import (
     split_stream,
 )
 from attnviz.attribution.interventions import (
+    FEW,
     AttentionKnockout,
     available_interventions,
     intervene,
@@ -50,7 +51,6 @@ from attnviz.results.text import numbered
 from attnviz.runtime import part
 from attnviz.runtime.libraries import silence_logs
 
-_FEW = 32  # other words, each changed in every way
 _LISTED = 3  # words that a note names
 _BRACES = re.compile(r"\{([^{}]*\|[^{}]*)\}")
 _EFFECTS: tuple[Literal["direct", "total"], ...] = ("direct", "total")  # of patching a head
@@ -168,7 +168,7 @@ def shift(
         place, rails = _find_places(states, without, split, regions)
         along, ranked = split.direction.double().cpu(), target.ranked
         others = [n for n, rows in enumerate(groups.positions) if ranked.issuperset(rows)]
-        is_few = verify_causally or len(others) <= _FEW
+        is_few = verify_causally or len(others) <= FEW
         changes = available_interventions(model)[: None if is_few else 1]
         with part(0, 3 if verify_causally else 1):
             lost = intervene(target, [groups.positions[n] for n in others], changes)

@@ -231,6 +231,16 @@ def test_a_span_is_explained_by_the_word_that_all_others_read(model):
     assert contributed.topk(2).values[1] < 0.3 * contributed.max()
 
 
+def test_of_many_words_each_is_changed_in_one_way(models):
+    text = f"the dog saw the train and {TEXT} and {TEXT} and {TEXT}"
+    result = attnviz.explain(text, target="yes", against="no", model=models["classifier"])
+    assert len(result.sources) > 32
+    assert [*result.causal] == ["mask"]
+    assert "river" in result.headline
+    assert not result.rank_correlations  # it needs words that replace others
+    assert result.plot().axes
+
+
 def test_few_words_are_not_ranked(models):
     few = attnviz.explain("the old river", target="yes", model=models["decoder"])
     assert few.rank_correlations == {}
