@@ -21,6 +21,7 @@ from attnviz.models.pretrained import embedded_tokens, pooling_of
 from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
 from attnviz.results.base import Rules, Savable
+from attnviz.results.text import percent
 
 Kind: TypeAlias = Literal[
     "next token", "answer", "masked token", "class", "label", "span", "similarity"
@@ -317,8 +318,8 @@ class Choices:
             return None  # the next most probable span is often a part of the first
         if (self.logits[choice] - self.logits[other]).abs() >= _TIED:
             return other
-        probabilities = self.probabilities
-        one, two = (f"“{self.label(n)}” ({probabilities[n]:.0%})" for n in (choice, other))
+        shares = [*map(percent, self.probabilities.tolist())]
+        one, two = (f"“{self.label(n)}” ({shares[n]})" for n in (choice, other))
         self.notes.append(f"{one} and {two} are nearly tied, so the first is explained alone")
         return None
 

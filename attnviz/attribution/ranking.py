@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from attnviz.results import AgreementReport, Provenance
+from attnviz.results.axis import place_words
 from attnviz.results.base import Result
-from attnviz.results.text import numbered
+from attnviz.results.text import literal, numbered
 
 _FEWEST = 3  # numbers that can be ranked
+_NEIGHBORS = 4  # words of a group that a sentence names
 RANKABLE = 6  # words, or heads: ρ of fewer is no statistic
+_PRINTED, _ROUNDING = 0.005, 1e-5  # the least that is not printed as 0.00; if nothing was checked
+
+
+def least_change(report: AgreementReport, *numbers: float) -> float:
+    """Return the least change of some numbers that is above rounding, and not printed as 0.00."""
+    share = _ROUNDING if report.output is None else report.output.tolerance
+    return max([_PRINTED, *(share * abs(one) for one in numbers if one == one)])
+
+
+class Shown(NamedTuple):
+    """What colors the words of a text, and what is said of it."""
+
+    numbers: list[float]  # (W,)
+    says: str
+    low: str  # what is said at the ends of the scale
+    high: str
+    gray: Collection[int]  # words that were not read, or not changed
+    least: float = 0.0  # the scale ends there or later
+    predicted: str = ""  # what the model predicts, in place of some words or after the text
+    filled: Collection[int] = ()  # these words
 
 
 class WordResult(Result):
@@ -22,6 +45,13 @@ class WordResult(Result):
     words: tuple[str, ...]
     positions: tuple[tuple[int, ...], ...]
     causal: Mapping[str, Tensor]
+    stacks: tuple[str, ...] = ()  # in which of two texts each word is
+    special: tuple[bool, ...]
+    provenance: Provenance
+
+    def shown(self, *, measured: bool | None) -> Shown:
+        """Return what colors the words: the effects of changing them, or their contributions."""
+        raise NotImplementedError
 
     @property
     def sources(self) -> list[int]:
@@ -41,6 +71,22 @@ class WordResult(Result):
     def _nothing(self) -> Tensor:
         """NaN for each word, (W,)."""
         return torch.full((len(self.words),), torch.nan, dtype=torch.float64, device="cpu")
+
+    def group(self, words: Collection[int]) -> str | None:
+        """Return "a word of “…”", the neighbors that hold some words; None if they are far apart.
+
+        Neighbors are at most four words, and at most half of those that are ranked.
+        """
+        low, high = min(words), max(words) + 1
+        most = min(_NEIGHBORS, len(self.sources) // 2)
+        if high - low > most or any(self.special[low:high]):
+            return None
+        text = self.provenance.text or ""
+        places = [one for one in [*place_words(self.words, text)][low:high] if one is not None]
+        whole = " ".join(self.words[low:high])
+        if len(places) == high - low:
+            whole = text[places[0].start : places[-1].stop]
+        return f"a word of “{literal(whole)}”"
 
     @property
     def consensus(self) -> Tensor:

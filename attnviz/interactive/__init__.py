@@ -358,7 +358,8 @@ def _headline(result: ExplainResult) -> str:
     if not words:
         return f"{result.question}: no word before it is measured"
     numbers = f"{', '.join(words)} {result.unit}"
-    if result.causal and result.strongest != result.first(result.credit):
+    is_told = result.causal and result.effect[result.sources].abs().max() >= result.least
+    if is_told and result.strongest != result.first(result.credit):
         return f"{result.question}: methods disagree, {numbers} by the split"
     return f"{result.question}: {numbers}"
 

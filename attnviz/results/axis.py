@@ -286,6 +286,12 @@ class TokenGroups:
         return self.segments.index(1) if 1 in self.segments else None
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """In which text of a pair each group is, "first text" or "second text"; empty for one."""
+        names = ("first text", "second text") if any(self.segments) else ()
+        return tuple(names[n > 0] for n in self.segments if names)
+
+    @property
     def shown(self) -> tuple[str, ...]:
         """The labels in figures and tables: "准 [UNK]" where the model read an unknown token."""
         unknown = self.side.unknown or ("",) * len(self.labels)

@@ -30,6 +30,12 @@ def with_minus(number: str) -> str:
     return number.replace("-", "\N{MINUS SIGN}")
 
 
+def percent(share: float) -> str:
+    """Return a share: "81%", with two digits below 1 % ("0.31%"), or "<0.01%"."""
+    small = f"{100 * share:.2g}%" if share >= 1e-4 else "<0.01%"
+    return f"{share:.0%}" if share >= 0.01 else small
+
+
 def fraction(value: float) -> str:
     """Return a part of a whole in two decimals: ".34", "−.05", "1.00", "0"; nothing for NaN."""
     number = signed(value, "").replace("0.", ".") if abs(value) < 0.995 else signed(value, "")

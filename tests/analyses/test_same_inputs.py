@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from families import tiny
+from matplotlib.text import Text
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -139,6 +140,16 @@ def test_an_encoder_decoder_is_refused_where_one_text_is_read(reader, tokenizer)
         READERS[reader](model)
 
 
+def test_both_texts_of_a_pair_are_told_apart(pairs):
+    result = attnviz.explain(TEXT, pair=SECOND, model=pairs)
+    assert [*dict.fromkeys(result.stacks)] == ["first text", "second text"]
+    start = result.stacks.index("second text")
+    assert result.words[start : start + 4] == (*SECOND.split(),)
+    texts = {text.get_text() for text in result.plot().findobj(Text)}
+    assert {"first text", "second text", "first text:", "second text:"} <= texts
+    assert attnviz.explain(TEXT, model=pairs).stacks == ()
+
+
 @pytest.mark.parametrize("problem", ["multi_label_classification", "regression", None])
 def test_what_a_classifier_predicts(problem, tokenizer):
     """The sigmoid of each of several labels, and no probability of a score."""
@@ -150,7 +161,8 @@ def test_what_a_classifier_predicts(problem, tokenizer):
     assert why.number == "logit"
     if labels == 1:
         assert why.probability != why.probability  # nan
-        assert f"The score of “{why.target}” is {why.share} here" in why.finding
+        assert f"The score is {why.share} here" in why.finding
+        assert "LABEL_0" not in why.headline + why.finding
         assert "probab" not in why.finding
         assert why.unit == "points"
     else:

@@ -219,6 +219,23 @@ def test_effects_and_contributions_to_a_prediction_differ(masked):
     plot.text(unmeasured)
 
 
+def test_effects_that_are_printed_as_nothing_are_pale(masked, moved):
+    """The colors do not end at the largest effect if it is none to speak of."""
+    lost = {name: effect * 1e-3 for name, effect in masked.causal.items()}
+    none = replace(masked, causal=lost, agreement=replace(masked.agreement, digest=None))
+    assert none.headline.startswith("No word alone changes")
+    far, near = (
+        min(min(fill[:3]) for fill in behind(plot.text(one)) if fill) for one in (masked, none)
+    )
+    assert far < 0.3 < 0.9 < near
+
+
+def test_a_repeated_word_has_its_number_in_the_table(causal):
+    result = attnviz.explain("the train left the old station", target="on", model=causal)
+    texts = [text.get_text() for text in plot.explain(result).texts]
+    assert {"the#1", "the#2"} <= {*texts}
+
+
 def test_what_the_model_wrote_is_italic(causal):
     drawn = map_of(causal, "the train left", generate=3)
     words = words_of(plot.text(drawn))

@@ -39,9 +39,10 @@ def ablate(
             beside = page.width > 4.0
             room = 0.58 * page.room if beside else page.room
             verb = "moves" if result.quantity == "vector" else "raises"
+            claimed = result.sets[result.first] if result.mean.abs().max() >= result.least else ()
             what = "lead" if result.quantity == "difference" else result.quantity
             bottom = draw_effects(
-                page, grid, (left, top), room, unit=result.unit, claimed=result.sets[result.first],
+                page, grid, (left, top), room, unit=result.unit, claimed=claimed,
                 raises=f"the head {verb} the {what}",
             )  # fmt: skip
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)

@@ -11,7 +11,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.analyses.explain.result import UNITS
-from attnviz.attribution.ranking import RANKABLE, spearman
+from attnviz.attribution.ranking import RANKABLE, least_change, spearman
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
 from attnviz.results.text import counted, dim, literal, plain_table, signed
@@ -154,8 +154,13 @@ class AblationResult(Result):
     @property
     def first(self) -> int:
         """The index of the set that the headline names: the certain one that changes most."""
-        certain = [number for number in self.strongest if self.is_certain[number]]
-        return (certain or self.strongest)[0]
+        counts = self.is_certain & (self.mean.abs() >= self.least)
+        return ([number for number in self.strongest if counts[number]] or self.strongest)[0]
+
+    @property
+    def least(self) -> float:
+        """The least change that counts: it is above rounding, and not printed as 0.00."""
+        return least_change(self.agreement, 1.0)
 
     @property
     def headline(self) -> str:
@@ -167,6 +172,9 @@ class AblationResult(Result):
         count = len(self.texts)
         mean = "on average " if count > 1 else ""
         subject = f"{self.subject[0].upper()}{self.subject[1:]}"
+        if self.mean.abs().max() < self.least:
+            one = "set of heads" if any(len(heads) > 1 for heads in self.sets) else "head alone"
+            return f"No {one} changes {self.subject} {mean}by {signed(self.least)} {self.unit}"
         is_sure = self.is_certain[first] or not self.is_tested
         doubt = "" if is_sure else f", but not for certain ({count} texts)"
         if self.quantity == "vector":

@@ -344,7 +344,7 @@ def _describe(
         "positions": groups.positions,
         "special": groups.special,
         "tokens": reading.tokens.labels,
-        "stacks": tuple(sides) if reading.stacks else (),
+        "stacks": tuple(sides) if reading.stacks else groups.texts,
         "answer": tuple(answer),
     }
 

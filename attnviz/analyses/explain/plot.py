@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -20,7 +19,7 @@ from attnviz.analyses.maps.result import AttentionMap
 from attnviz.analyses.shift.result import ShiftResult
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
-from attnviz.errors import InputError, refuse_given
+from attnviz.errors import InputError, joined, refuse_given
 from attnviz.figures import cells, claims, figure, style
 from attnviz.figures.arcs import Word, draw_words, find_blanks
 from attnviz.figures.cells import Bar, WeightScale, signed_norm
@@ -38,7 +37,6 @@ _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
 _LENS, _BARS, _WIDEST = 0.8, 0.5, 0.4  # the logit lens: its height, that of 1, widest column
 _NAMED = 2  # heads that the title names
-_LATER = " come later: they"
 _Shown: TypeAlias = tuple[str, str, "list[Word]", list[Bar]]  # title, sentences, words, scales
 
 
@@ -75,7 +73,7 @@ def explain(
         _, _, words, bars = of_words(result)
         top = draw_words(page, words, top) + 0.06
         top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
-        top = _draw_table(page, result, top)
+        top = _draw_table(page, result, top) if result.sources else top
         if result.heads is not None:
             top = _draw_heads(page, result, result.heads, top + _GAP)
         if result.lens is not None:
@@ -89,10 +87,11 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     colors = "colors: " if not result.causal else ""
     if result.parts:
         what = "word of the answer" if result.answer else "prediction"
-        parts.append(
-            f"colors: the {result.unit} that each {what} loses where a {result.parts} is "
-            f"{CHANGES[next(iter(result.causal))][1]}"
-        )
+        change = CHANGES[next(iter(result.causal))][1]
+        parts += [
+            f"colors: the {result.unit} that each {what} loses where a {result.parts} is {change}",
+            f"{result.parts}s with the same fact can stand in for each other: each shows little",
+        ]
         if len(result.sources) > _MOST_PARTS:
             parts.append(f"the {_MOST_PARTS} strongest of {len(result.words)} {result.parts}s")
     elif result.causal:
@@ -113,12 +112,13 @@ def _caption_parts(result: ExplainResult) -> list[str]:
             "rank correlation: Spearman's ρ with the measured effect, and its 95 % interval over "
             "words of this text and over the words that replace them"
         )
-    if result.parts and result.unmeasured:
-        numbers = ", ".join(str(index + 1) for index in result.unmeasured)
-        parts.append(f"not hidden: {result.parts} {numbers}, with the position that is read")
-    elif any(index not in result.sources for index in result.unmeasured):
-        names = ", ".join(f"“{literal(result.names[index], 20)}”" for index in result.unmeasured)
-        parts.append(f"not measured: {names}, the same in both runs")
+    shared = [name for name in ("knock-out", "mask") if name in result.causal][:1]
+    if "partial-split" in result.rank_correlations and shared:
+        parts.append(f"the partial split shares the {shared[0]} with the measured effect")
+    if result.unmeasured:
+        names = ", ".join(map(result.name, result.unmeasured))
+        why = "with the position that is read" if result.parts else "the same in both runs"
+        parts.append(f"not measured: {names}, {why}")
     if result.heads is not None:
         parts.append(
             "heads: what is lost if the output of a head is set to zero at all positions but the "
@@ -142,15 +142,18 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         rows["contributions" if name == SPLIT else name.replace("-", " ")] = scores, interval
     label = page.ruler.widest([*rows], SMALL_SIZE) + 0.06
     left, right = page.left + label, page.right - _RHO * has_rho
-    if not (shown := _strongest(result, int((right - left) / _NARROWEST))):
+    firsts = [_ranked(result, scores)[0] for scores, _ in rows.values()]
+    order = dict.fromkeys([*firsts, *_ranked(result, result.effect)])
+    shown = sorted([*order][: int((right - left) / _NARROWEST)])
+    if len(shown) < min(_FEWEST, len(result.sources)):
         return top
     cell = (right - left) / len(shown)
-    firsts = [result.first(scores) for scores, _ in rows.values()]
-    same = firsts.count(firsts[0])
     if len(rows) > 1:
-        verb = "have" if same > 1 else "has"
-        word = literal(result.names[firsts[0]], 20)
-        title = f"{same} of {len(rows)} rows {verb} “{word}” first"
+        most, group = max(firsts, key=firsts.count), result.group(firsts)
+        title = f"Each row has another word first{f', {group}' if group else ''}"
+        if firsts.count(most) > 1:
+            alike = joined(row for row, first in zip(rows, firsts, strict=True) if first == most)
+            title = f"{result.name(most)} is first in {alike}"
         top = page.subtitle(page.left, top, title, right - page.left) + 0.02
     key = "shares of the largest number of each row"
     hidden = "masked" if result.kind == "similarity" else "hidden"
@@ -173,25 +176,30 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
         middle = top + (line + 0.5) * _ROW
         page.write(left - 0.05, middle, [name], align="right", va="center_baseline")
         page.write(page.right, middle, [interval], align="right", va="center_baseline")
-    bottom = _write_words(page, result, shown, left, cell, top + _ROW * len(rows) + 0.02)
-    counts = Counter(result.stacks[index] for index in shown if result.stacks)
+    labels = [literal(result.names[index], 40) for index in shown]
+    lines = 1 + (page.ruler.widest(labels, SMALL_SIZE) > cell - 0.03)
+    bottom, tall = top + _ROW * len(rows) + 0.02, line_height(SMALL_SIZE)
+    for n, name in enumerate(labels):
+        text = page.ruler.clip(name, lines * cell - 0.03, SMALL_SIZE)
+        page.write(left + (n + 0.5) * cell, bottom + n % lines * tall, [text], align="center")
+    bottom += lines * tall
     before = 0
-    for side, count in sorted(counts.items()):
-        if before:  # a line between the source and the target
+    for side, run in itertools.groupby(shown, lambda n: result.stacks[n : n + 1]):
+        if before:  # a line between both texts
             ax.axvline(before, color=theme().ink, linewidth=0.9)
-        middle = left + (before + count / 2) * cell
-        page.write(middle, bottom, [side], color=theme().muted, align="center")
-        before += count
-    return bottom + line_height(SMALL_SIZE) * bool(counts)
+        middle, before = before, before + len([*run])
+        middle = left + (middle + before) / 2 * cell
+        page.write(middle, bottom, side, color=theme().muted, align="center")
+    return bottom + tall * bool(result.stacks)
 
 
 def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
     """Draw what each part adds to each word of the answer, and in all; return the lower edge."""
-    shown = sorted(result.sources, key=lambda n: -abs(float(result.effect[n])))[:_MOST_PARTS]
+    shown = _ranked(result, result.effect)[:_MOST_PARTS]
     shown = sorted({*shown, *(result.unmeasured if len(shown) < _MOST_PARTS else ())})
     words = [literal(word, 20) for word in result.answer or (result.target,)]
     table = (result.effect[None] if result.by_answer is None else result.by_answer).T[shown]
-    norm = signed_norm(table.nan_to_num().flatten().tolist())
+    norm = signed_norm([4 * result.least, *table.flatten().tolist()])
     says = ["–" if n in result.unmeasured else signed(float(result.effect[n])) for n in shown]
     numbers = page.ruler.widest([*says, _IN_ALL], SMALL_SIZE) + 0.08
     wide = np.array([max(page.ruler.width(word, SMALL_SIZE) + 0.07, 0.2) for word in words])
@@ -228,33 +236,13 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
     return cells.draw_scales(page, [bar], (page.left, page.right), top + _ROW * len(shown) + 0.08)
 
 
-def _strongest(result: ExplainResult, most: int) -> list[int]:
-    """Return the words with the largest contributions or effects, in the order of the text."""
-    if not result.sources or most < min(_FEWEST, len(result.sources)):
-        return []
-    numbers = [result.effect] if result.decomposition is None else [result.effect, result.credit]
-    sizes = torch.stack(numbers)[:, result.sources].abs()
-    largest = (sizes / sizes.amax(1, keepdim=True).clamp(min=1e-30)).amax(0)
-    order = largest.argsort(descending=True, stable=True)[:most].tolist()
-    return sorted(result.sources[n] for n in order)
-
-
-def _write_words(
-    page: Page, result: ExplainResult, shown: list[int], left: float, cell: float, top: float
-) -> float:
-    """Write the words below their columns, on two lines if they are wide; return the end."""
-    labels = [literal(result.words[index], 40) for index in shown]
-    lines = 1 + (page.ruler.widest(labels, SMALL_SIZE) > cell - 0.03)
-    for n, label in enumerate(labels):
-        text = page.ruler.clip(label, lines * cell - 0.03, SMALL_SIZE)
-        down = n % lines * line_height(SMALL_SIZE)
-        page.write(left + (n + 0.5) * cell, top + down, [text], align="center")
-    return top + lines * line_height(SMALL_SIZE)
+def _ranked(result: ExplainResult, scores: torch.Tensor) -> list[int]:
+    """Return the words or parts that are ranked, those with the largest scores (W,) first."""
+    return sorted(result.sources, key=lambda n: -abs(float(scores[n])))
 
 
 def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
     """Draw what the number loses without each head; return the lower edge."""
-    room = page.room
     named = dict(result.strongest_heads[:_NAMED])
     changes = [
         f"{'rises' if lost < 0 else 'falls'} by {abs(lost):.2g} without head {name}"
@@ -263,10 +251,10 @@ def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: fl
     title = (
         f"{result.quantity[0].upper()}{result.quantity[1:]} {' and '.join(changes)} (set to zero)"
     )
-    place = page.left, page.subtitle(page.left, top, title, room) + 0.03
+    place = page.left, page.subtitle(page.left, top, title, page.room) + 0.03
     claimed = [(int(layer), int(head)) for layer, _, head in (n.partition(".") for n in named)]
     return cells.draw_effects(
-        page, effects.best, place, room, unit=result.unit,
+        page, effects.best, place, page.room, unit=result.unit,
         raises=f"the head raises {result.quantity}", claimed=claimed, measured=effects.is_exact,
     )  # fmt: skip
 
@@ -349,8 +337,6 @@ def text(
         if isinstance(result, AttentionMap):
             refuse_given("a map has no effects. Leave it out.", measured=measured)
             title, says, words, bars = _of_map(result, query)
-        elif isinstance(result, ExplainResult) and result.parts:
-            raise InputError("It is explained by parts. Draw it with attnviz.plot.explain.")
         else:
             refuse_given("it is a word of a map. Leave it out.", query=query)
             title, says, words, bars = of_words(result, measured)
@@ -391,7 +377,8 @@ def _of_map(drawn: AttentionMap, query: int | str | None) -> _Shown:
     name = claims.quoted(claims.spelled(drawn.rows[row]))
     says = f"{drawn.where}. " * bool(finding.sentence)
     says += f"The color of a word is the weight that {name} gives it."
-    says += f" Gray words{_LATER * (not later[:row].any())} are not read." * bool(later.any())
+    when = " come later: they" * (not later[:row].any())
+    says += f" Gray words{when} are not read." * bool(later.any())
     return finding.sentence or drawn.where, says, words, scale.ends
 
 
@@ -421,47 +408,31 @@ def _find_row(drawn: AttentionMap, query: int | str | None) -> tuple[int, claims
 
 def of_words(result: ShiftResult | ExplainResult, measured: bool | None = None) -> _Shown:
     """Return what each word adds, or what changing it takes."""
-    if isinstance(result, ShiftResult):
-        numbers = result.shares(result.tested if measured else result.parts)
-        kind = f"what {result.changing} it takes" if measured else "what it adds"
-        says, unread = " ".join(result.details), {*result.unread, result.sink}
-        low, high, unit, asked = "against the shift", "along it", "", result.at
-        if result.regions:
-            high, low = (f"toward {end}" for end in result.ends)
-    else:
-        measured = bool(result.causal) if measured is None else measured
-        numbers = (result.consensus if measured else result.credit).tolist()
-        kind = "its measured effect" if measured else "its contribution"
-        says, unread = result.finding, {*result.unmeasured}
-        low, high, unit = "lowers", f"raises {result.question}", f" {result.unit}"
-        asked = -1 if result.at is None else result.at
-    known = [n for n in result.sources if numbers[n] == numbers[n]]
+    shown = result.shown(measured=measured)
+    known = [n for n in result.sources if shown.numbers[n] == shown.numbers[n]]
     if result.sources and not known:
         raise InputError(f"It has no numbers for measured={bool(measured)}. Leave measured out.")
-    norm = signed_norm(numbers[n] for n in known)
+    norm = signed_norm([shown.least, *(shown.numbers[n] for n in known)])
     bar = ScalarMappable(norm, theme().values)
     words = [
         Word(
-            word, bar.cmap(norm(numbers[n])) if n in known else None, n in unread, n == asked,
-            n == result.strongest,
+            word, bar.cmap(norm(shown.numbers[n])) if n in known else None, n in shown.gray,
+            n == result.at, n == result.strongest,
         )
         for n, word in enumerate(result.words)
     ]  # fmt: skip
     find_blanks(words, result.provenance)
-    if isinstance(result, ExplainResult):
-        target = Word(f"{result.target} {result.share}", is_asked=True, is_written=True)
-        for n in result.unmeasured if result.kind == "masked token" else ():
-            words[n] = replace(target, blank=words[n].blank)
-        if result.kind != "masked token":
-            words.append(replace(target, text=f"→ {target.text}"))
+    target = Word(shown.predicted, is_asked=True, is_written=True)
+    for n in shown.filled:
+        words[n] = replace(target, blank=words[n].blank)
+    if target.text and not shown.filled:
+        words.append(replace(target, text=f"→ {target.text}"))
     rows = [*zip(words, (*result.special, False), strict=False)]
-    stacks = () if isinstance(result, ShiftResult) else result.stacks
-    for side in sorted({*stacks}, reverse=True):  # of an encoder–decoder
-        first = stacks.index(side)
+    for side in sorted({*result.stacks}, reverse=True):  # of two texts
+        first = result.stacks.index(side)
         next((word for word, special in rows[first:] if not special), words[-1]).blank = " "
         rows.insert(first, (Word(f"{side}:", is_gray=True, blank="\n"), False))
     words = [word for word, special in rows if word.is_asked or not special]
     end = signed(float(norm.vmax or 0.0))
-    bars = [(f"{low}, \N{MINUS SIGN}{end}", bar, f"{end}{unit}, {high}")] if known else []
-    later = f" Gray words{_LATER} are not read." * bool(getattr(result, "unread", ()))
-    return result.headline, f"{says} The color of a word is {kind}.{later}", words, bars
+    bars = [(f"{shown.low}, \N{MINUS SIGN}{end}", bar, f"{end}{shown.high}")] if known else []
+    return result.headline, shown.says, words, bars

@@ -13,17 +13,20 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from torch import Tensor
 
+from attnviz.attribution import ranking
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.interventions import HeadEffects
 from attnviz.attribution.prediction import LogitLens
-from attnviz.attribution.ranking import RANKABLE, WordResult, consensus, correlate_ranks, spearman
+from attnviz.attribution.ranking import Shown, WordResult
+from attnviz.errors import InputError
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Rules, described, doc, documented, proof
-from attnviz.results.text import dim, literal, plain_table, signed
+from attnviz.results.text import dim, literal, percent, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
 _RESAMPLES = 1000
 _LONGEST = 24  # letters of a word in a sentence
+_FAR = 0.1  # less of a difference from the reference is none to speak of
 # What is done to a part, and what is then the case.
 CHANGES = {
     "knock-out": ("Hiding", "hidden from all others in every softmax attention (knock-out)"),
@@ -51,7 +54,7 @@ class ExplainResult(WordResult):
     >>> reaction = "CC(=O)O.OCC>>CC(=O)O[MASK]C"
     >>> why = attnviz.explain(reaction, model="rxnmapper")
     >>> print(why.headline)
-    Interventions disagree on which word raises “C” over “[Pb]” most
+    A word of “.OCC” raises “C” over “[Pb]” most
     >>> why.decomposition.credit_error < 1e-3
     True
     >>> figure = why.plot()
@@ -116,7 +119,7 @@ class ExplainResult(WordResult):
     )
     stacks: tuple[str, ...] = doc(
         'Whether each word is in the "source" or in the "target" of an encoder–decoder, whose '
-        "words follow each other; empty for one text.",
+        'words follow each other, or in the "first text" or "second text" of a pair; else empty.',
         default=(),
     )
     at: int | None = doc(
@@ -167,12 +170,12 @@ class ExplainResult(WordResult):
     @property
     def question(self) -> str:
         """What is explained: “Paris” over “London”."""
-        if self.kind == "similarity":
+        if self.kind == "similarity" or (self._number == "score" and self.against is None):
             return self.quantity
         choices = [self.target] if self.against is None else [self.target, self.against]
         question = " over ".join(f"“{literal(choice, _LONGEST)}”" for choice in choices)
         question = "the answer " * bool(self.answer) + question
-        return question if self.at is None else f"{question} for {self._name(self.at)}"
+        return question if self.at is None else f"{question} for {self.name(self.at)}"
 
     @property
     def quantity(self) -> str:
@@ -181,6 +184,8 @@ class ExplainResult(WordResult):
             return "the difference of the logits"
         if self.kind == "similarity":
             return f"the similarity to “{literal(self.target, _LONGEST_TEXT)}”"
+        if self._number == "score" and len(self.top) == 1:
+            return "the score"
         of = self.question if self.answer else f"“{literal(self.target, _LONGEST)}”"
         return f"the {self._number} of {of}"
 
@@ -193,7 +198,7 @@ class ExplainResult(WordResult):
     @property
     def share(self) -> str:
         """The probability of the target, "81%", or its score."""
-        return signed(self.value) if math.isnan(self.probability) else f"{self.probability:.0%}"
+        return signed(self.value) if math.isnan(self.probability) else percent(self.probability)
 
     @property
     def unit(self) -> str:
@@ -233,13 +238,20 @@ class ExplainResult(WordResult):
         return self.consensus if self.causal else self.credit
 
     @property
+    def _effects(self) -> Tensor:
+        """What each word adds by each of K interventions, or what it contributes, (K, W)."""
+        return torch.stack([*self.causal.values()] or [self.credit])
+
+    @property
+    def least(self) -> float:
+        """The least effect that counts: it is above rounding, and not printed as 0.00."""
+        return ranking.least_change(self.agreement, self.value, self.baseline)
+
+    @cached_property
     def _sign(self) -> int:
-        """1 if the words raise the number all in all, else -1."""
+        """1 if the largest effect raises the number, else -1."""
         effects = self.effect[self.sources]
-        total = effects.sum() if self.decomposition is None else self.total
-        if self.parts and len(effects):  # most of them may say nothing
-            total = effects[effects.abs().argmax()]
-        return 1 if total >= 0 else -1
+        return -1 if len(effects) and effects[effects.abs().argmax()] < 0 else 1
 
     @property
     def total(self) -> float:
@@ -254,18 +266,18 @@ class ExplainResult(WordResult):
         of them. Empty for fewer than six words: ρ of a few words is no statistic. Empty also if
         nothing was measured.
         """
-        if "replace" not in self.causal or len(self.sources) < RANKABLE:
+        if "replace" not in self.causal or len(self.sources) < ranking.RANKABLE:
             return {}
         random, count, words = np.random.default_rng(0), len(self.replacements), len(self.sources)
         draws = random.multinomial(count, [1 / count] * count, _RESAMPLES)
         picked = torch.from_numpy(random.integers(0, words, (_RESAMPLES, words)))
         means = torch.from_numpy(draws / count) @ self.replacements
-        effects = consensus({**self.causal, "replace": means}, self.sources)[:, self.sources]
-        effects, table = effects.gather(1, picked), {}
+        effects = ranking.consensus({**self.causal, "replace": means}, self.sources)
+        effects, table = effects[:, self.sources].gather(1, picked), {}
         for name, scores in self.attributions.items():
             of_words = scores[self.sources]
-            if (rho := spearman(of_words, self.consensus[self.sources])) is not None:
-                rhos = correlate_ranks(of_words[picked], effects)
+            if (rho := ranking.spearman(of_words, self.consensus[self.sources])) is not None:
+                rhos = ranking.correlate_ranks(of_words[picked], effects)
                 table[name] = (rho, *np.nanquantile(rhos, [0.025, 0.975]).tolist())
         return table
 
@@ -273,22 +285,20 @@ class ExplainResult(WordResult):
     def strongest(self) -> int | None:
         """The index of the word that moved the number most; None where interventions disagree.
 
-        The word has the largest effect in the direction of all words together. Each intervention
-        moves the number in this direction, and most of them move it most by this word.
+        The word has the largest effect. Each intervention moves the number in its direction, by
+        `least` or more, and most of them move it most by this word.
         """
         if not self.sources:
             return None
-        first = self.first(self.effect)
-        effects = (*self.causal.values(),) or (self.credit,)
-        firsts = sum(self.first(effect) == first for effect in effects)
-        agree = all(self._sign * one[first] > 0 for one in effects)
-        return first if agree and 2 * firsts > len(effects) else None
+        first, leading = self.first(self.effect), [*map(self.first, self._effects)]
+        agree = bool((self._sign * self._effects[:, first] >= self.least).all())
+        return first if agree and 2 * leading.count(first) > len(leading) else None
 
     def first(self, scores: Tensor | Sequence[float]) -> int:
         """Return the index of the source that moves the number most, by some scores (W,)."""
         return max(self.sources, key=lambda index: self._sign * float(scores[index]))
 
-    def _name(self, index: int) -> str:
+    def name(self, index: int) -> str:
         """Return a word, or a part, as a sentence names it."""
         word = f"“{literal(self.names[index], _LONGEST)}”"
         return f"{self.parts} {index + 1}" if self.parts else word
@@ -296,58 +306,77 @@ class ExplainResult(WordResult):
     @property
     def headline(self) -> str:
         """The finding in one sentence: the word with the largest measured effect."""
+        question, part = self.question, self.parts or "word"
         if not self.sources:
-            by = f"{self.parts or 'word'}s"
-            return f"The text is too short to explain {self.question} by its {by}"
-        first, raises = self.strongest, self._sign > 0
-        lowers = f"{'The context' if 'only itself' in self.reference else 'The text'} lowers"
-        if first is None and len(self.causal) > 1:
-            if raises:
-                return f"Interventions disagree on which word raises {self.question} most"
-            return f"{lowers} {self.question}; interventions disagree on the word"
-        if first is None:
-            what = self.parts or "word"
-            return f"No {what} alone {'raises' if raises else 'lowers'} {self.question}"
-        word = self._name(first) if self.causal else f"by its contribution {self._name(first)}"
-        if raises or self.parts:
-            verb = "raises" if raises else "lowers"
-            return f"{word[0].upper()}{word[1:]} {verb} {self.question} most"
-        return f"{lowers} {self.question}, {word} most"
+            return f"The text is too short to explain {question} by its {part}s"
+        if self._effects[:, self.sources].abs().max() < self.least:
+            return f"No {part} alone changes {question} by {signed(self.least)} {self.unit}"
+        verb = "raises" if self._sign > 0 else "lowers"
+        first, leading = self.strongest, {*map(self.first, self._effects)}
+        if first is None and len(leading) == 1:
+            return f"Interventions disagree on whether {self.name(*leading)} {verb} {question}"
+        name = self.group(leading) if first is None else self.name(first)
+        if name is None:
+            return f"Interventions disagree on which word {verb} {question} most"
+        name = name if self.causal else f"by its contribution {name}"
+        if self._sign < 0 and max(self.total, float(self.effect[self.sources].sum())) <= -_FAR:
+            what = "The context" if "only itself" in self.reference else "The text"
+            return f"{what} lowers {question}, {name} most"
+        return f"{name[0].upper()}{name[1:]} {verb} {question} most"
 
     @property
     def finding(self) -> str:
         """The number in the text and in the reference, and the effect of the strongest word."""
         has_share = not (self.answer or math.isnan(self.probability))
-        value, share = signed(self.value), self.share if has_share else ""
-        text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {value} here"
+        text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {signed(self.value)} here"
         if self.decomposition is not None:
             other = "without context" if "only itself" in self.reference else "in the reference"
             if "all words are" in self.reference:
                 other = "with all words masked"
             text += f" and {signed(self.baseline)} {other}"
-        text += f"; probability {share}." if share else "."
-        first = self.strongest
+        text += f"; probability {self.share}." if has_share else "."
+        first, along = self.strongest, (self._sign * self.effect).tolist()
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
             doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
-            verb = "lowers" if self._sign > 0 else "raises"
-            text += f" {doing} {self._name(first)} {verb} it by {signed(lost[0])}"
+            verbs = ("lowers", "raises")[:: self._sign]
+            text += f" {doing} {self.name(first)} {verbs[0]} it by {signed(lost[0])}"
+            others = [n for n in self.sources if n != first and along[n] >= self.least]
             if len(lost) > 1:
                 text += f" to {signed(lost[-1])} {self.unit}, by the kind of change."
-            elif others := [n for n in self.sources if n != first]:
-                second = max(others, key=lambda n: self._sign * float(self.effect[n]))
-                less = signed(self._sign * float(self.effect[second]))
-                text += f" {self.unit}; the next is {self._name(second)} with {less}."
+            elif others:
+                second = max(others, key=along.__getitem__)
+                next_one = f"{self.name(second)} with {signed(along[second])}"
+                text += f" {self.unit}; the next in this direction is {next_one}."
             else:
-                text += f" {self.unit}."
+                text += f" {self.unit}; no other {verbs[1]} it."
         if self.decomposition is None or not self.sources:
             return text
-        source = self.first(self.credit)
-        credit = f"{self._name(source)}, {signed(float(self.credit[source]))} {self.unit}"
+        source = max(self.sources, key=self.credit.abs().tolist().__getitem__)
+        number = float(self.credit[source])
+        is_known = bool(self.causal) and first == source  # from the headline, and the numbers
+        if is_known or abs(number) < self.least:
+            return text
+        credit = f"{self.name(source)}, {signed(number)} {self.unit}"
         if first in (None, source):
-            is_known = self.causal and first == source  # from the headline, and the numbers
-            return text if is_known else f"{text} The largest contribution is that of {credit}."
-        return f"{text} The contributions name another word first: {credit}."
+            return f"{text} The largest contribution is that of {credit}."
+        another = "an" + (self.group((first, source)) or "a word").replace("a", "other", 1)
+        return f"{text} The contributions name {another} first: {credit}."
+
+    def shown(self, *, measured: bool | None) -> Shown:
+        """Return what colors the words: their effects or their contributions."""
+        if self.parts:
+            raise InputError("It is explained by parts. Draw it with attnviz.plot.explain.")
+        measured = bool(self.causal) if measured is None else measured
+        numbers = self.consensus if measured else self.credit
+        kind = "measured effect" if measured else "contribution"
+        says = f"{self.finding} The color of a word is its {kind}."
+        target = "score" if self.quantity == "the score" else self.target
+        return Shown(
+            numbers.tolist(), says, "lowers", f" {self.unit}, raises {self.question}",
+            self.unmeasured, 4 * self.least, f"{target} {self.share}",
+            self.unmeasured if self.kind == "masked token" else (),
+        )  # fmt: skip
 
     @property
     def strongest_heads(self) -> list[tuple[str, float]]:
@@ -411,9 +440,8 @@ class ExplainResult(WordResult):
         yield Text(self.finding)
         yield Text(f"compared with {self.reference}", "dim")
         if self.top and not math.isnan(self.probability):
-            tops = zip(self.top, self.top_probabilities, strict=True)
-            listed = ", ".join(f"{literal(label, _LONGEST)} {share:.0%}" for label, share in tops)
-            yield Text(f"most probable: {listed}", "dim")
+            tops = zip(map(literal, self.top), map(percent, self.top_probabilities), strict=True)
+            yield Text(f"most probable: {', '.join(map(' '.join, tops))}", "dim")
         contributed = {} if self.decomposition is None else {"all paths": self.credit}
         measured = {"measured": self.consensus} if len(self.causal) > 1 else {}
         columns = {**measured, **self.causal, **contributed, **self.methods}

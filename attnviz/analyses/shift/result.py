@@ -13,7 +13,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.attribution.decomposition import Decomposition, ResidualStream
-from attnviz.attribution.ranking import RANKABLE, WordResult, spearman
+from attnviz.attribution.ranking import RANKABLE, Shown, WordResult, spearman
 from attnviz.errors import joined
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, described, doc, documented, proof, stacked
@@ -22,6 +22,7 @@ from attnviz.results.text import dim, fraction, literal, plain_table, raised, si
 _LONGEST_NAME = 32  # letters of a word, or of a region, in a sentence
 _LISTED = 3  # words that a sentence names
 _FAR = 0.1  # of the way: less is no movement to speak of
+_SHORT = 0.005  # of the word's length: printed as 0%
 _CHANGES = {
     "mask": ("masking", "masked"), "replace": ("replacing", "replaced"),
     "knock-out": ("hiding", "hidden"), "delete": ("deleting", "deleted"),
@@ -339,6 +340,19 @@ class ShiftResult(WordResult):
         """The kinds of change as participles: "masked"."""
         return tuple(_CHANGES[name][1] for name in self.causal)
 
+    def shown(self, *, measured: bool | None) -> Shown:
+        """Return what colors the words: the shares of the way that they add, or that they take."""
+        numbers = self.shares(self.tested if measured else self.parts)
+        kind = f"what {self.changing} it takes" if measured else "what it adds"
+        says = f"{' '.join(self.details)} The color of a word is {kind}."
+        says += " Gray words come later: they are not read." * bool(self.unread)
+        gray = [*self.unread, *([] if self.sink is None else [self.sink])]
+        if self.regions:
+            high, low = (f"toward {end}" for end in self.ends)
+            return Shown(numbers, says, low, f", {high}", gray)
+        least = 4 * _SHORT * self.size / abs(self.way)
+        return Shown(numbers, says, "against the shift", ", along it", gray, least)
+
     def share(self, number: Tensor | float) -> float:
         """Return a number as a share of the way."""
         return float(number) / self.way
@@ -405,8 +419,13 @@ class ShiftResult(WordResult):
         """The word with most credit; None below 0.1 of the way, and for a pair of texts."""
         along = self.along(self.credit)
         top = max(self.sources, key=along.__getitem__, default=-1)
-        gap = abs(self.share(self.decomposition.total))
-        return top if not self.entries and top >= 0 and min(along[top], gap) >= _FAR else None
+        return top if not self.entries and top >= 0 and min(along[top], self._gap) >= _FAR else None
+
+    @property
+    def _gap(self) -> float:
+        """The shift as a share of the way, or 0 if that is short without regions."""
+        is_short = not self.regions and abs(self.way) < _SHORT * self.size
+        return 0.0 if is_short else abs(self.share(self.decomposition.total))
 
     @property
     def strongest(self) -> int | None:
@@ -477,8 +496,9 @@ class ShiftResult(WordResult):
         least = 1e-6 * self.decomposition.length
         if not any(abs(self.credit[n]) > least for n in self.sources):
             return f"No other word moves {word}"
-        if abs(self.share(self.decomposition.total)) < _FAR:
-            return f"Nothing here moves {word} far toward {' or '.join(self.ends)}"
+        if self._gap < _FAR:
+            toward = f" toward {' or '.join(self.ends)}" if self.regions else ""
+            return f"Nothing here moves {word} far{toward}"
         if top is None:
             return f"No single word moves {word}{self._toward or ' far'}"
         if len(alike := self._alike(top)) > 1:

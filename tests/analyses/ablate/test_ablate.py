@@ -419,7 +419,7 @@ def test_distances_of_several_texts_are_not_tested(model):
 
 def test_the_headline_says_what_is_certain(several):
     signs = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64)[:, None]
-    uncertain = replace(several, lost=signs.expand_as(several.lost).clone())
+    uncertain = replace(several, lost=0.1 + signs.expand_as(several.lost).clone())
     assert not uncertain.is_certain.any()
     assert uncertain.headline.endswith("without head 0.0, but not for certain (4 texts)")
     lost = uncertain.lost.clone()
@@ -436,6 +436,16 @@ def test_the_headline_says_what_is_certain(several):
     pair = {name: getattr(several, name)[:1, :1] for name in ("lost", "divergence", "estimate")}
     two = replace(several, sets=sets, texts=several.texts[:1], targets=("cash",), **pair)
     assert two.headline.endswith("without heads 0.1 and 2.3")
+
+
+def test_a_change_that_is_printed_as_nothing_is_none(several):
+    none = replace(several, lost=several.lost.sign() * 0.004)
+    said = "No head alone changes the log-probability of “cash” on average by 0.01 nats"
+    assert none.headline == said
+    lost = none.lost.clone()
+    lost[:, 5] = torch.tensor([0.3, 0.2, 0.3, 0.2], dtype=lost.dtype)
+    found = replace(none, lost=lost).headline
+    assert found == "The log-probability of “cash” falls on average by 0.25 nats without head 1.1"
 
 
 BAD = {

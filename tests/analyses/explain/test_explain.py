@@ -308,39 +308,108 @@ def test_credit_of_a_word_that_is_not_read_is_not_confirmed(results, kind):
     planted = replace(results[kind], decomposition=moved, agreement=unbound)
     assert planted.completeness_error < 1e-5  # the sum does not show it
     assert planted.headline == "“river” raises “yes” over “no” most"  # it is measured
-    assert "The contributions name another word first" in planted.finding
+    assert "The contributions name another word of “river and” first: “and”" in planted.finding
     assert "another word" not in results[kind].finding
 
 
 @pytest.mark.parametrize(
-    ("planted", "headline"),
+    ("planted", "word", "headline"),
     [
-        (1, "“river” raises “yes” over “no” most"),
-        (2, "Interventions disagree on which word raises “yes” over “no” most"),
-        (4, "“talked” raises “yes” over “no” most"),
+        (1, "talked", "“river” raises “yes” over “no” most"),
+        (2, "sat", "Interventions disagree on which word raises “yes” over “no” most"),
+        (2, "talked", "A word of “river and talked” raises “yes” over “no” most"),
+        (2, "old", "A word of “old river” raises “yes” over “no” most"),
+        (4, "talked", "“talked” raises “yes” over “no” most"),
     ],
 )
-def test_a_headline_names_the_word_that_most_interventions_find(results, planted, headline):
+def test_a_headline_names_the_word_that_most_interventions_find(results, planted, word, headline):
     result = results["decoder"]
     other = {name: lost.clone() for name, lost in result.causal.items()}
     for lost in [*other.values()][:planted]:
-        lost[result.words.index("talked")] = 1e3
-    changed = replace(result, causal=other, agreement=replace(result.agreement, digest=None))
-    assert changed.headline == headline
+        lost[result.words.index(word)] = 1e3
+    assert altered(result, causal=other).headline == headline
+
+
+def altered(result, **fields):
+    """Return a result with other numbers, of which the verdict is said to be."""
+    return replace(result, agreement=replace(result.agreement, digest=None), **fields)
+
+
+def with_effects(result, *effects):
+    """Return a result in which each intervention has some effects, and 0 on all other words."""
+    causal = {}
+    for name, of_words in zip(result.causal, effects, strict=True):
+        causal[name] = torch.where(next(iter(result.causal.values())).isnan(), torch.nan, 0.0)
+        for word, effect in of_words.items():
+            causal[name][result.words.index(word)] = effect
+    return altered(result, causal=causal)
+
+
+def test_an_effect_that_is_printed_as_nothing_is_none(results):
+    result = results["decoder"]
+    small = with_effects(result, *[{"river": 0.004, "old": -0.003}] * len(result.causal))
+    assert small.headline == "No word alone changes “yes” over “no” by 0.01 logits"
+    assert small.strongest is None
+    assert "Changing" not in small.finding
+    one = {"knock-out": small.causal["knock-out"]}
+    parts = altered(small, causal=one, decomposition=None, parts="part")
+    assert parts.headline == "No part alone changes “yes” over “no” by 0.01 logits"
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("float32", True), ("bfloat16", False)])
+def test_an_effect_within_rounding_is_none(results, dtype, told):
+    result = results["decoder"]
+    eps = torch.finfo(getattr(torch, dtype)).eps
+    output = replace(result.agreement.output, tolerance=max(1e-5, 8 * eps))
+    report = replace(result.agreement, output=output, digest=None)
+    effects = [{"river": 0.04 * abs(result.value)}] * len(result.causal)
+    changed = replace(with_effects(result, *effects), agreement=report)
+    assert (changed.strongest is not None) == told
+    assert changed.headline.startswith("“river” raises" if told else "No word alone changes")
+
+
+@pytest.mark.parametrize(
+    ("total", "effect", "headline"),
+    [
+        (-2.0, -2.0, "The context lowers “yes” over “no”, “river” most"),
+        (-0.08, -2.0, "“river” lowers “yes” over “no” most"),  # nothing to speak of
+        (2.0, -2.0, "“river” lowers “yes” over “no” most"),
+        (-2.0, 2.0, "“river” raises “yes” over “no” most"),
+    ],
+)
+def test_the_context_lowers_a_number_if_the_effects_say_so_too(results, total, effect, headline):
+    result = with_effects(results["decoder"], *[{"river": effect}] * len(results["decoder"].causal))
+    split = replace(result.decomposition, total=total)
+    assert altered(result, decomposition=split).headline == headline
+
+
+def test_interventions_disagree_on_the_direction_of_one_word(models):
+    one = attnviz.explain("river left", target="yes", model=models["decoder"])
+    assert len(one.sources) == 1
+    causal = {name: lost * (-1) ** (name == "delete") for name, lost in one.causal.items()}
+    said = "Interventions disagree on whether “river” raises “yes”"
+    assert altered(one, causal=causal).headline == said
+
+
+@pytest.mark.parametrize(
+    ("probability", "share"),
+    [(0.814, "81%"), (0.012, "1%"), (0.0031, "0.31%"), (0.00066878, "0.067%"), (6e-5, "<0.01%")],
+)
+def test_a_small_probability_is_not_printed_as_nothing(results, probability, share):
+    result = altered(results["decoder"], probability=probability)
+    assert result.share == share
+    assert f"; probability {share}." in result.finding
 
 
 def test_nothing_that_was_not_measured_disagrees(results):
     result = results["decoder"]
-    unbound = replace(result.agreement, digest=None)
-    empty = result.replacements[:0]
-    alone = replace(result, causal={}, replacements=empty, agreement=unbound)
+    alone = altered(result, causal={}, replacements=result.replacements[:0])
     assert alone.headline == "By its contribution “river” raises “yes” over “no” most"
-    # All that raises the number comes from a word that is not ranked.
-    credit = result.decomposition.credit.clone().fill_(-1.0)
+    # All that changes the number comes from a word that is not ranked.
+    credit = result.decomposition.credit.clone().fill_(-1e-3)
     credit[[row for index in result.unmeasured for row in result.positions[index]]] = 1e3
-    split = replace(result.decomposition, credit=credit)
-    other = replace(alone, decomposition=split)
-    assert other.headline == "No word alone raises “yes” over “no”"
+    other = altered(alone, decomposition=replace(result.decomposition, credit=credit))
+    assert other.headline == "No word alone changes “yes” over “no” by 0.01 logits"
 
 
 def test_no_methods_are_compared_and_intervals_are_those_of_words(results):

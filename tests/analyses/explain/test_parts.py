@@ -93,9 +93,9 @@ def test_a_part_that_lowers_the_answer_is_named_so(why):
     lowers = torch.tensor([3.0, -4.0, float("nan")], dtype=torch.float64)
     other = dataclasses.replace(why, causal={"knock-out": lowers})
     assert other.headline == f"Passage 2 lowers {other.question} most"
-    assert (
-        "Hiding passage 2 raises it by 4.00 nats; the next is passage 1 with −3.00" in other.finding
-    )
+    assert "Hiding passage 2 raises it by 4.00 nats; no other lowers it." in other.finding
+    both = dataclasses.replace(why, causal={"knock-out": lowers - 3.1})
+    assert "the next in this direction is passage 1 with 0.10." in both.finding
 
 
 def test_sentences_and_given_parts_are_hidden_alike(decoder):

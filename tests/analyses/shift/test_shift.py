@@ -286,6 +286,15 @@ def test_the_title_follows_the_credit_and_what_masking_takes(shores):
     assert title(tie, river=0.3) == (alike, None)
 
 
+def test_a_word_that_hardly_moves_is_moved_by_none(shift):
+    """Without regions each share is one of the shift itself, however short that is."""
+    result = shift("bank", CASH)
+    assert result.strongest is not None
+    small = replace(result, size=300 * result.way)
+    assert small.headline == "Nothing here moves “bank” far"
+    assert small.strongest is small.credited is None
+
+
 def test_of_two_differences_no_word_is_named_as_a_cause(shift):
     pair = shift("bank", "The {muddy|rich} bank was full of {mud|cash}.")
     assert pair.entries == [2, 7]

@@ -1,6 +1,8 @@
 """Sentences of ablate, check, explain and shift, and the numbers that they should name."""
 
 import math
+import re
+from collections import Counter
 
 import numpy as np
 
@@ -217,48 +219,83 @@ def mean_effect(causal, ranked):
 
 
 def question(facts, said=()):
-    """Return the choices, and what moves the number, if it is said: the context, or all words."""
+    """Return the choices, and what moves the number, if it is said: the context, or the text."""
     alone = "may read only itself" in facts.reference
     moved = {"moved": "context" if alone else "text"} if "moved" in said else {}
     return {"target": facts.target, "other": facts.against} | moved
 
 
-def direction(facts):
+def total_of(facts):
     """Return the sum of what the words contribute: how the context moves the number."""
     credit = getattr(facts, "token_credit", None)
     credit = facts.decomposition.credit if credit is None else credit
     return float(np.nansum(np.asarray(credit, float)))
 
 
-def strongest_word(facts):
-    """Return the word that most interventions, and their mean, call the first; None if none."""
+def largest(numbers, ranked):
+    """Return the word with the largest number, whatever its sign."""
+    return max(ranked, key=lambda n: abs(numbers[n]))
+
+
+def direction(facts):
+    """Return the largest effect of a word: which way it moves the number."""
+    ranked, causal, _, _ = explained(facts)
+    effect = mean_effect(causal, ranked)
+    return effect[largest(effect, ranked)]
+
+
+def leading_words(facts):
+    """Return the word that moves the number most by their mean, and those by each intervention."""
     ranked, causal, _, _ = explained(facts)
     sign = 1 if direction(facts) >= 0 else -1
-    effect = mean_effect(causal, ranked)
-    first = max(ranked, key=lambda n: sign * effect[n])
-    firsts = [max(ranked, key=lambda n: sign * lost[n]) for lost in causal.values()]
-    agree = all(sign * lost[first] > 0 for lost in causal.values())
+    numbers = mean_effect(causal, ranked), *causal.values()
+    return [max(ranked, key=lambda n: sign * of[n]) for of in numbers]
+
+
+def strongest_word(facts):
+    """Return the word that most interventions, and their mean, call the first; None if none."""
+    (first, *firsts), (_, causal, _, _) = leading_words(facts), explained(facts)
+    sign = 1 if direction(facts) >= 0 else -1
+    agree = all(sign * lost[first] >= 0.005 for lost in causal.values())
     return first if agree and 2 * firsts.count(first) > len(firsts) else None
+
+
+def neighbors(facts, words):
+    """Return some neighboring words as the text has them; None if they are far apart."""
+    low, high, (ranked, *_) = min(words), max(words) + 1, explained(facts)
+    if high - low > min(4, len(ranked) // 2) or any(facts.special[low:high]):
+        return None
+    return re.sub(r" (?=[.,])", "", " ".join(facts.words[low:high]))
+
+
+def lowered_by_context(facts):
+    """Whether the contributions and the measured effects sum to much less than 0."""
+    ranked, causal, _, _ = explained(facts)
+    effect = mean_effect(causal, ranked)
+    return max(total_of(facts), effect[ranked].sum(), effect[largest(effect, ranked)]) <= -0.1
 
 
 @EXPLAIN.sentence(
     f"“<word:w>” <verb:raises|lowers> {QUESTION} <how:most|least>",
     f"The <moved:context|text> <verb:raises|lowers> {QUESTION}, “<word:w>” <how:most|least>",
+    f"A word of “<group:w>” <verb:raises|lowers> {QUESTION} <how:most|least>",
+    f"The <moved:context|text> <verb:raises|lowers> {QUESTION}, a word of “<group:w>” "
+    "<how:most|least>",
 )
 def explain_headline(facts, said):
-    first = strongest_word(facts)
-    if first is None:
+    first, (_, *firsts) = strongest_word(facts), leading_words(facts)
+    if (first is None) != ("group" in said) or lowered_by_context(facts) != ("moved" in said):
         return []
     verb = "raises" if direction(facts) >= 0 else "lowers"
-    word = numbered(facts.words)[first]
-    return question(facts, said) | {"word": word, "verb": verb, "how": "most"}
+    one = {"group": neighbors(facts, firsts)}
+    one = {"word": numbered(facts.words)[first]} if first is not None else one
+    return question(facts, said) | one | {"verb": verb, "how": "most"}
 
 
-@EXPLAIN.sentence(
-    f"The <moved:context|text> <verb:raises|lowers> {QUESTION}; interventions disagree on the word",
-)
+@EXPLAIN.sentence(f"Interventions disagree on which word <verb:raises|lowers> {QUESTION} most")
 def explain_disagree(facts, said):
     assert strongest_word(facts) is None, "they agree"
+    assert neighbors(facts, leading_words(facts)[1:]) is None, "they name one group"
     return question(facts, said) | {"verb": "raises" if direction(facts) >= 0 else "lowers"}
 
 
@@ -273,7 +310,7 @@ def explain_finding(facts, said):
     one = {"value": facts.value, "baseline": facts.baseline, "probability": facts.probability}
     one |= {"number": facts.number, "target": facts.target} if "number" in said else {}
     assert (facts.number == "difference") == ("number" not in said)
-    assert math.isclose(facts.value - facts.baseline, direction(facts), abs_tol=1e-4)
+    assert math.isclose(facts.value - facts.baseline, total_of(facts), abs_tol=1e-4)
     return one | {"where": "without context" if alone else "in the reference"}
 
 
@@ -294,7 +331,7 @@ def explain_ends_of_colors(facts, said):
     """The ends of the colors: the largest measured effect, or else contribution, of a word."""
     ranked, causal, credit, _ = explained(facts)
     numbers = mean_effect(causal, ranked) if causal else np.asarray(credit, float)
-    end = max(abs(numbers[n]) for n in ranked)
+    end = max(abs(numbers[largest(numbers, ranked)]), 0.02)
     one = question(facts) | {"least": -end, "most": end, "unit": unit_of(facts)}
     return {name: one[name] for name in said}
 
@@ -314,22 +351,22 @@ def unit_of(facts):
 )
 def explain_contribution(facts, said):
     ranked, _, credit, _ = explained(facts)
-    sign = 1 if direction(facts) >= 0 else -1
-    n = max(ranked, key=lambda n: sign * credit[n])
+    n = largest(credit, ranked)
     assert strongest_word(facts) in (None, n)
     one = {"how": "largest", "word": numbered(facts.words)[n]}
     return one | {"credit": credit[n], "unit": unit_of(facts)}
 
 
 @EXPLAIN.sentence(
-    "The contributions name another word first: “<word:w>”, <credit> <unit:logits|nats>."
+    "The contributions name another word[[ of “<group:w>”]] first: “<word:w>”, <credit> "
+    "<unit:logits|nats>."
 )
 def explain_other_word(facts, said):
     ranked, _, credit, _ = explained(facts)
-    sign = 1 if direction(facts) >= 0 else -1
-    n = max(ranked, key=lambda n: sign * credit[n])
-    assert strongest_word(facts) != n
-    return {"word": numbered(facts.words)[n], "credit": credit[n], "unit": unit_of(facts)}
+    first, n = strongest_word(facts), largest(credit, ranked)
+    assert first not in (None, n)
+    one = {"word": numbered(facts.words)[n], "credit": credit[n], "unit": unit_of(facts)}
+    return one | {"group": neighbors(facts, (first, n))}
 
 
 @EXPLAIN.sentence(
@@ -425,16 +462,30 @@ def explain_head_key(facts, said):
     return {"number": number_of(facts), "most": np.abs(best).max(), "unit": unit_of(facts)}
 
 
-@EXPLAIN.sentence("<some> of <all> rows <verb:have|has> “<word:w>” first")
+@EXPLAIN.sentence("“<word:w>” is <place:first|last> in <rows:*>")
 def explain_rows(facts, said):
+    firsts = first_of_rows(facts)
+    counts = Counter(firsts.values())
+    (word, count), *_ = counts.most_common(1)
+    assert count > 1
+    *rows, last = [row for row, first in firsts.items() if first == word]
+    one = {"word": numbered(facts.words)[word], "place": "first"}
+    return one | {"rows": f"{', '.join(rows)} and {last}"}
+
+
+@EXPLAIN.sentence("Each row has another word first[[, a word of “<group:w>”]]")
+def explain_rows_that_differ(facts, said):
+    firsts = [*first_of_rows(facts).values()]
+    assert len({*firsts}) == len(firsts) > 1
+    return {"group": neighbors(facts, firsts)}
+
+
+def first_of_rows(facts):
+    """Return the word with the largest number of each row."""
     ranked, causal, credit, methods = explained(facts)
-    sign = 1 if direction(facts) >= 0 else -1
-    effects = [mean_effect(causal, ranked)] if causal else []
-    rows = [*effects, credit, *methods.values()]
-    firsts = [max(ranked, key=lambda n: sign * row[n]) for row in rows]
-    count = firsts.count(firsts[0])
-    one = {"some": count, "all": len(rows), "word": numbered(facts.words)[firsts[0]]}
-    return one | {"verb": "have" if count > 1 else "has"}
+    rows = {"measured effect": mean_effect(causal, ranked)} if causal else {}
+    rows |= {"contributions": credit, **methods}
+    return {row.replace("-", " "): largest(numbers, ranked) for row, numbers in rows.items()}
 
 
 @EXPLAIN.sentence(
@@ -476,7 +527,7 @@ def explain_lens_title(facts, said):
 
 @EXPLAIN.sentence("<token:words>")
 def explain_lens_token(facts, said):
-    """A token that a layer would predict, clipped to its column."""
+    """A token that a layer would predict, clipped to its column, or a numbered word."""
     tokens = [line[0].strip() for line in facts.lens.tokens] if facts.lens else []
     short = said["token"].removesuffix("…")
     fits = [
@@ -484,6 +535,7 @@ def explain_lens_token(facts, said):
         for one in tokens
         if one == short or (one.startswith(short) and said["token"].endswith("…"))
     ]
+    fits += [name for name in numbered(facts.words) if "#" in name]
     return {"token": OneOf(fits)}
 
 
@@ -492,10 +544,14 @@ def explain_lens_line(facts, said):
     return {"tokens": " ".join(line[0] for line in facts.lens.tokens)}
 
 
+def as_printed(share):
+    return f"{share:.0%}" if share >= 0.01 else f"{100 * share:.2g}%"
+
+
 @EXPLAIN.sentence("most probable: <top:*>")
 def explain_top(facts, said):
     pairs = zip(facts.top, facts.top_probabilities, strict=True)
-    listed = [f"{label} {share:.0%}" for label, share in pairs]
+    listed = [f"{label} {as_printed(share)}" for label, share in pairs]
     assert [*facts.top_probabilities] == sorted(facts.top_probabilities, reverse=True)
     return {"top": ", ".join(listed)}
 

@@ -712,6 +712,7 @@ FILE.words(
     "Compared with the same text, where every token may read only itself and special tokens.",
     "Rank correlation: Spearman's ρ with the measured effect, and its 95 % interval over words of "
     "this text and over the words that replace them.",
+    "The partial split shares the knock-out with the measured effect.",
 )
 
 # --------------------------------------------------------------------------- each head of SmolLM2
