@@ -90,16 +90,16 @@ def _caption_parts(result: ExplainResult) -> list[str]:
         change = CHANGES[next(iter(result.causal))][1]
         parts += [
             f"colors: the {result.unit} that each {what} loses where a {result.parts} is {change}",
-            f"{result.parts}s with the same fact can stand in for each other: each shows little",
+            f"{result.parts}s with the same fact can stand in for each other",
         ]
         if len(result.sources) > _MOST_PARTS:
             parts.append(f"the {_MOST_PARTS} strongest of {len(result.words)} {result.parts}s")
     elif result.causal:
         changes = ", ".join(result.causal)
-        parts.append(
-            f"colors: {_MEASURED}, the {result.unit} that are lost in separate runs, mean of "
-            f"{changes}, each scaled to their mean deviation"
-        )
+        if len(result.causal) > 1:
+            changes = f"mean of {changes}, each scaled to their mean deviation"
+        what = f"the {result.unit} that are lost in separate runs"
+        parts.append(f"colors: {_MEASURED}, {what}, {changes}")
     parts += notes
     if result.decomposition is not None:
         parts += [

@@ -384,7 +384,7 @@ def test_the_context_lowers_a_number_if_the_effects_say_so_too(results, total, e
 
 
 def test_interventions_disagree_on_the_direction_of_one_word(models):
-    one = attnviz.explain("river left", target="yes", model=models["decoder"])
+    one = attnviz.explain("river", target="yes", model=models["decoder"])
     assert len(one.sources) == 1
     causal = {name: lost * (-1) ** (name == "delete") for name, lost in one.causal.items()}
     said = "Interventions disagree on whether “river” raises “yes”"
