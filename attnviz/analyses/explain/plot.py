@@ -89,8 +89,8 @@ def _caption_parts(result: ExplainResult) -> list[str]:
         what = "word of the answer" if result.answer else "prediction"
         change = CHANGES[next(iter(result.causal))][1]
         parts += [
-            f"colors: the {result.unit} that each {what} loses where a {result.parts} is {change}",
-            f"{result.parts}s with the same fact can stand in for each other",
+            f"colors: {result.unit} that each {what} loses if a {result.parts} is {change}",
+            f"{result.parts}s with the same fact can replace each other",
         ]
         if len(result.sources) > _MOST_PARTS:
             parts.append(f"the {_MOST_PARTS} strongest of {len(result.words)} {result.parts}s")
