@@ -10,18 +10,22 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+import torch
 
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.shift.compute import shift
-from attnviz.errors import InputError, refuse_given, require
+from attnviz.errors import InputError, expect_words, refuse_given, require
 from attnviz.figures.cells import signed_norm
 from attnviz.figures.layout import render
 from attnviz.interactive.payload import compact_json, make_payload, shape
-from attnviz.io import PAGE_SUFFIXES, atomic, check_output
+from attnviz.io import PAGE_SUFFIXES, atomic, check_folder, check_output, translated
+from attnviz.models import BUNDLED
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attend, attended, load
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
@@ -45,6 +49,7 @@ _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 _NAMED = 3  # words with the largest contributions that the headline of an explanation names
 _LONGEST = 24  # letters of a word in a sentence
+_PART = 6_000_000  # bytes of the model in a file of a live page; a multiple of 12
 
 
 class View:
@@ -127,6 +132,41 @@ class View:
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8", newline="\n")
+
+    @checked_scalars
+    def save_live(self, folder: str | os.PathLike[str]) -> None:
+        """Write a folder whose page runs the bundled model in the browser, on any text.
+
+        The page works offline, also from disk, and begins with the text of this one. It compares
+        itself with PyTorch when it is opened, and lets its reader change the model. The folder has
+        60 MB: the matrices of the model, rounded to 16 bits a number.
+
+        Parameters
+        ----------
+        folder : str or path
+            It may be missing as yet. Its pages are overwritten.
+
+        Raises
+        ------
+        InputError, OutputError
+            The page is not that of one text read by the bundled model, or cannot be written.
+        """
+        expect_words(os.fspath(folder), "The folder")
+        check_folder(folder)
+        read = [getattr(one, "provenance", None) for one in self._shown]
+        if [getattr(one, "weights_sha256", "") for one in read] != [BUNDLED.sha256] or (
+            read[0].text is None or read[0].pair is not None
+        ):
+            raise InputError("A live page begins with one text, read by the bundled model.")
+        shown = self._data["payload"]
+        data, numbers = _live_data()
+        data |= {"start": {**shown["start"], "text": read[0].text}, "scale": shown["scale"]}
+        for number, start in enumerate(range(0, len(numbers), _PART)):
+            part = base64.b64encode(numbers[start : start + _PART]).decode("ascii")
+            _write(folder, f"model.{number}.js", f'attnvizPart("{part}")')
+        _write(folder, "data.js", f"attnvizData={compact_json(data)}")
+        for name in ("attnviz.lesson.js", "attnviz.lesson.css", "index.html"):
+            _write(folder, name, static_file(name))
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: of attentions, "payload" and "blocks"."""
@@ -388,6 +428,61 @@ def _details(result: ExplainResult) -> str:
 
 def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
+
+
+def _live_data() -> tuple[dict[str, Any], bytes]:
+    """Return what a live page needs of the bundled model, and its numbers in bytes.
+
+    Of two sentences it has PyTorch's values, with these numbers and with the model's own.
+    """
+    model = load()
+    module = model.module.eval()
+    module.set_attn_implementation("eager")
+    encoded = [model.tokenizer(text, return_tensors="pt") for text in _DEMO[:2]]
+    numbers, places = bytearray(), {}
+    with torch.no_grad():
+        own = [module(**inputs, output_attentions=True) for inputs in encoded]
+        for name, tensor in module.state_dict().items():
+            places[name] = [len(numbers), *tensor.shape]
+            if tensor.dim() == 2:
+                scale = tensor.abs().amax(1, keepdim=True).clamp(min=1e-30) / 32767
+                codes = (tensor / scale).round()
+                tensor.copy_(codes * scale)
+                numbers += codes.short().numpy().tobytes()
+                tensor = scale
+            numbers += tensor.numpy().tobytes()
+        rounded = [module(**inputs, output_attentions=True) for inputs in encoded]
+    checked = [
+        {
+            "text": text,
+            "ids": inputs["input_ids"][0].tolist(),
+            "weights": _floats(torch.stack(ours.attentions)),
+            "output": _floats(ours.last_hidden_state),
+            "exact": _floats(torch.stack(theirs.attentions)),
+        }
+        for text, inputs, ours, theirs in zip(_DEMO, encoded, rounded, own, strict=False)
+    ]
+    config, vocabulary = module.config, model.tokenizer.get_vocab()
+    shape = {
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "size": config.hidden_size,
+        "epsilon": config.layer_norm_eps,
+    }
+    data = {"model": model.name, "shape": shape, "places": places, "checked": checked}
+    data |= {"bytes": len(numbers), "part": _PART, "vocabulary": sorted(vocabulary, key=vocabulary.get)}
+    return data, bytes(numbers)
+
+
+def _floats(numbers: torch.Tensor) -> str:
+    return base64.b64encode(numbers.numpy().tobytes()).decode("ascii")
+
+
+def _write(folder: str | os.PathLike[str], name: str, text: str) -> None:
+    with translated(path := Path(folder, name), "written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _sha256(text: str) -> str:

@@ -14,12 +14,14 @@ const ascii: Plugin = {
 // The script and style sheet of a page: by mode, the source and the name of the built files.
 const PAGES: Record<string, [source: string, name: string, script: string]> = {
   live: ["src/live.ts", "attnviz.live", "attnviz.live.js"],
+  lesson: ["src/lesson.ts", "attnviz.lesson", "attnviz.lesson.js"],
   explore: ["src/explore.ts", "attnviz.explore", "attnviz.explore.js"],
 };
 const SAVED = ["src/main.ts", "attnviz", "attnviz.iife.js"];
 
 // `vite build` makes the script and style sheet of a saved page, `--mode es` the widget's module, `--mode live`
-// the script and style sheet of the served page, and `--mode explore` those of the page of heads.
+// the script and style sheet of the served page, `--mode explore` those of the page of heads, and
+// `--mode lesson` those of the page that computes.
 export default defineConfig(({ mode }) => ({
   plugins: [ascii],
   build: {

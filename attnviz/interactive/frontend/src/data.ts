@@ -32,7 +32,8 @@ export interface Result {
   name: string;
   model: string;
   source: string;
-  verdict: "verified" | "failed" | "not proven";
+  /** "computed" and "changed": by the page itself, as the model is or otherwise (`lesson.ts`). */
+  verdict: "verified" | "computed" | "changed" | "failed" | "not proven";
   summary: string;
   /** The picture that the model read, as a data address. */
   image: string | null;
@@ -122,26 +123,27 @@ export interface Rule {
   added: boolean;
 }
 /** Numbers of one or two bytes, in a block: all low bytes, then all high bytes, if any. Maps ("root", and "signed" ones)
- * are written column by column. */
+ * are written column by column. "float": numbers of four bytes, of which a page makes its own. */
 export interface Codes {
   /** The index of the block. */
   block: number;
   shape: number[];
-  kind: "root" | "linear" | "signed";
+  kind: "root" | "linear" | "signed" | "float";
   levels: number;
   scale: number[] | number;
 }
 
 export interface Source {
   payload: Payload;
-  /** Deflated bytes in base64. */
-  blocks: string[];
+  /** Deflated bytes in base64, or the bytes. */
+  blocks: (string | Uint8Array)[];
   /** Compute the explanation of a generated token, and report the progress meanwhile; in the page of a server. */
   explain?(position: number, signal: AbortSignal, say: (line: string) => void): Promise<Explanation>;
 }
 
 /** Return the inflated bytes of a block. */
-export async function inflate(block: string): Promise<Uint8Array> {
+export async function inflate(block: string | Uint8Array): Promise<Uint8Array> {
+  if (typeof block !== "string") return block;
   const text = atob(block);
   const packed = new Uint8Array(text.length);
   for (let n = 0; n < text.length; n++) packed[n] = text.charCodeAt(n);
@@ -156,7 +158,12 @@ export function decode(codes: Codes, bytes: Uint8Array, start: number, count: nu
   const stride = size / shape[0];
   const wide = levels > 255;
   const values = new Float32Array(count);
+  const floats = codes.kind === "float" && new Float32Array(bytes.buffer, bytes.byteOffset, size);
   for (let n = 0, at = start; n < count; n++, at += step) {
+    if (floats) {
+      values[n] = floats[at];
+      continue;
+    }
     const code = bytes[at] + (wide ? bytes[size + at] << 8 : 0);
     const unit = typeof scale === "number" ? scale : scale[Math.floor((start + n * step) / stride)];
     values[n] = codes.kind === "root" ? unit * (code / levels) ** 2 : unit * (code - (levels + 1) / 2);

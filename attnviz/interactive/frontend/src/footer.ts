@@ -1,6 +1,6 @@
 /** Information below a view: the verdict, the source of the weights, and notes. */
 
-import type { Payload } from "./data";
+import type { Payload, Result } from "./data";
 import { el } from "./dom";
 import { ONLY_POOLED, type Look } from "./reader";
 import type { Caption } from "./save";
@@ -8,6 +8,8 @@ import type { State } from "./state";
 import { ranges } from "./text";
 
 const MOST_OFFERED = 12;
+/** What the chip says; other verdicts are alarms. */
+export const CHIPS: Partial<Record<Result["verdict"], string>> = { verified: "✓ verified", computed: "✓ computed here", changed: "≠ changed model" };
 
 export interface Footer {
   node: HTMLElement;
@@ -44,9 +46,9 @@ export function footer({ results, notes }: Payload): Footer {
     follow(look) {
       const result = worst(look);
       verdict.dataset.verdict = result.verdict;
-      const isProven = result.verdict === "verified";
-      brief.textContent = isProven ? "✓ verified" : "";
-      whole.textContent = isProven ? result.summary : `✗ ${result.summary}`;
+      const chip = CHIPS[result.verdict];
+      brief.textContent = chip ?? "";
+      whole.textContent = chip ? result.summary : `✗ ${result.summary}`;
       source.textContent = parts(look).join(". ");
       const all = [...shown(look).flatMap(({ notes }) => notes), ...notes];
       list.replaceChildren(...all.map((note) => el("li", {}, note)));
@@ -54,7 +56,7 @@ export function footer({ results, notes }: Payload): Footer {
     },
     caption(look) {
       const { summary, verdict } = worst(look);
-      return { verdict: summary, isProven: verdict === "verified", lines: [`${[...parts(look), ...look.notes].join(". ")}.`] };
+      return { verdict: summary, isProven: verdict in CHIPS, lines: [`${[...parts(look), ...look.notes].join(". ")}.`] };
     },
   };
 }

@@ -4,6 +4,7 @@ import { color, DARK, isDark, LIGHT, signedInk, type Theme } from "./colors";
 import type { Axis, Payload, Waveform } from "./data";
 import { el } from "./dom";
 import type { Units } from "./maps";
+import { CHIPS } from "./footer";
 import { CanvasPen, measure, type Pen } from "./pen";
 import { startsOf } from "./paragraph";
 import type { Look } from "./reader";
@@ -141,9 +142,9 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
   return {
     nodes: [node, verdict],
     follow(look, found) {
-      const isProven = verdict.dataset.verdict === "verified";
-      if (isProven && verdict.parentElement !== proof) proof.append(verdict);
-      if (!isProven && verdict.parentElement === proof) node.after(verdict); // it stays in the window
+      const isAlarm = !(verdict.dataset.verdict! in CHIPS);
+      if (!isAlarm && verdict.parentElement !== proof) proof.append(verdict);
+      if (isAlarm && verdict.parentElement === proof) node.after(verdict); // it stays in the window
       const now = [look.result, ...look.units];
       if (now.some((part, n) => part !== drawn[n] && JSON.stringify(part) !== JSON.stringify(drawn[n]))) build(look);
       drawn = now;

@@ -1,0 +1,58 @@
+/** The page's side of the worker: it brings the model there, and asks one question at a time. */
+
+import { el } from "../dom";
+import type { Changes } from "./bert";
+import type { Agreement, Data, Question, Read } from "./worker";
+import Thread from "./worker?worker&inline";
+
+export interface Engine {
+  agreement: Agreement;
+  read(text: string, changes: Changes, ids?: number[]): Promise<Read>;
+  /** Compare with PyTorch once more, with a change; for tests. */
+  check(changes: Changes): Promise<Agreement>;
+}
+declare global {
+  interface Window {
+    /** Written by `data.js`, and called by each `model.N.js` with its part in base64. */
+    attnvizData: Data;
+    attnvizPart: (text: string) => void;
+  }
+}
+
+/** Start the worker, load the model into it, and compare it with PyTorch. `say` gets the part that is loaded, from 0 to 1. */
+export async function engine(data: Data, say: (share: number) => void): Promise<Engine> {
+  const worker = new Thread();
+  const waiting = new Map<number, (answer: { answer?: unknown; error?: string }) => void>();
+  worker.onmessage = ({ data: { number, ...answer } }) => {
+    waiting.get(number)?.(answer);
+    waiting.delete(number);
+  };
+  let count = 0;
+  const ask = <T>(question: Question) => new Promise<T>((resolve, reject) => {
+    waiting.set(++count, ({ answer, error }) => (error ? reject(new Error(error)) : resolve(answer as T)));
+    worker.postMessage({ ...question, number: count });
+  });
+  await ask({ kind: "data", data });
+  for (let start = 0; start < data.bytes; start += data.part) {
+    say(start / data.bytes);
+    await ask({ kind: "part", start, text: await partOf(start / data.part) });
+  }
+  say(1);
+  const agreement = await ask<Agreement>({ kind: "check" });
+  return {
+    agreement,
+    read: (text, changes, ids) => ask({ kind: "read", text, changes, ids }),
+    check: (changes) => ask({ kind: "check", changes }),
+  };
+}
+
+/** Load a script beside the page, which also a page on disk may do. */
+function partOf(part: number): Promise<string> {
+  return new Promise((resolve, reject) => {
+    window.attnvizPart = resolve;
+    const script = el("script", { src: `model.${part}.js` });
+    script.addEventListener("error", () => reject(new Error(`model.${part}.js is missing: copy the whole folder.`)));
+    script.addEventListener("load", () => script.remove());
+    document.head.append(script);
+  });
+}

@@ -1,0 +1,123 @@
+/** The thread that computes: it gets the model in parts, checks itself, and reads texts. */
+
+import { weights as weightsBy } from "../formula";
+import { bert, headOf, ruleOf, UNCHANGED, type Attention, type Changes, type Run, type Shape } from "./bert";
+import { reader, type Tokens } from "./tokens";
+import { bytesOf, floatsOf, weightsOf, type Places } from "./weights";
+
+/** What Python writes into the folder beside the numbers of the model. */
+export interface Data {
+  model: string;
+  shape: Shape;
+  bytes: number;
+  /** The bytes of each part, but for the last. */
+  part: number;
+  places: Places;
+  vocabulary: string[];
+  checked: Checked[];
+  start: { text: string; layer: number; head: number; view: string; words: boolean };
+  scale: { logarithmicFrom: number; belowEven: number };
+}
+/** A sentence as PyTorch reads it: with the rounded numbers of this page, and with the model's own. Floats in base64. */
+export interface Checked {
+  text: string;
+  ids: number[];
+  weights: string;
+  output: string;
+  exact: string;
+}
+/** The largest differences of this page from PyTorch: with the same rounded numbers, of weights and vectors; and from the model. */
+export interface Agreement {
+  weights: number;
+  output: number;
+  exact: number;
+  /** The texts that this page splits into other tokens. */
+  misread: string[];
+}
+/** A text as it was computed, and how far that follows the formula. */
+export interface Read extends Tokens, Run {
+  text: string;
+  changes: Changes;
+  milliseconds: number;
+  /** The largest |Σ weights − 1|, and the largest |W V − mixed| and |softmax − weights| by the other code of the page. */
+  formula: { sums: number; mixed: number; weights: number };
+}
+export type Question =
+  | { kind: "data"; data: Data }
+  | { kind: "part"; start: number; text: string }
+  | { kind: "check"; changes?: Changes }
+  | { kind: "read"; text: string; changes: Changes; ids?: number[] };
+
+let data: Data;
+let bytes: Uint8Array;
+let run: ReturnType<typeof bert>;
+let tokens: ReturnType<typeof reader>;
+
+const answers: { [kind in Question["kind"]]: (question: Extract<Question, { kind: kind }>) => unknown } = {
+  data(question) {
+    data = question.data;
+    bytes = new Uint8Array(data.bytes);
+    tokens = reader(data.vocabulary);
+  },
+  part: ({ start, text }) => bytes.set(bytesOf(text), start),
+  check({ changes = UNCHANGED }): Agreement {
+    run ??= bert(weightsOf(bytes.buffer as ArrayBuffer, data.places), data.shape);
+    const found: Agreement = { weights: 0, output: 0, exact: 0, misread: [] };
+    for (const { text, ids, weights, output, exact } of data.checked) {
+      if (String(tokens(text).ids) !== String(ids)) found.misread.push(text);
+      const ours = run(ids, changes);
+      const all = ours.layers.flatMap((layer) => [...layer.weights]);
+      found.weights = Math.max(found.weights, difference(all, floatsOf(weights)));
+      found.exact = Math.max(found.exact, difference(all, floatsOf(exact)));
+      found.output = Math.max(found.output, difference(ours.output, floatsOf(output)));
+    }
+    return found;
+  },
+  read({ text, changes, ids }): Read {
+    const started = performance.now();
+    const read = tokens(text);
+    const found = run(ids ?? read.ids, changes);
+    return { ...read, ...found, text, changes, milliseconds: performance.now() - started, formula: follows(found.layers, data.shape, changes) };
+  },
+};
+
+/** Return the largest difference; infinite if one number is none, or the lengths differ. */
+function difference(some: ArrayLike<number>, others: ArrayLike<number>): number {
+  let largest = some.length === others.length ? 0 : Infinity;
+  for (let n = 0; n < some.length; n++) if (!(Math.abs(some[n] - others[n]) <= largest)) largest = Math.abs(some[n] - others[n]);
+  return Number.isNaN(largest) ? Infinity : largest;
+}
+
+/** Compute the weights and W V once more, with the code that draws them. */
+function follows(layers: Attention[], { heads, size }: Shape, changes: Changes): Read["formula"] {
+  const width = size / heads;
+  const rule = ruleOf(changes, width);
+  const found = { sums: 0, mixed: 0, weights: 0 };
+  for (const { query, key, value, weights, mixed } of layers) {
+    const tokens = query.length / size;
+    for (let head = 0; head < heads; head++) {
+      const [queries, keys, values] = [query, key, value].map((all) => headOf(all, head, width, size));
+      for (let i = 0; i < tokens; i++) {
+        const row = weightsBy(queries.subarray(i * width, (i + 1) * width), keys, rule, i);
+        const ours = weights.subarray((head * tokens + i) * tokens, (head * tokens + i + 1) * tokens);
+        const total = ours.reduce((a, b) => a + b, 0);
+        if (total) found.sums = Math.max(found.sums, Math.abs(total - 1)); // else all keys are hidden
+        found.weights = Math.max(found.weights, difference(ours, row));
+        for (let c = 0; c < width; c++) {
+          const sum = row.reduce((before, weight, j) => before + weight * values[j * width + c], 0);
+          found.mixed = Math.max(found.mixed, Math.abs(sum - mixed[i * size + head * width + c]));
+        }
+      }
+    }
+  }
+  return found;
+}
+
+onmessage = ({ data: question }: MessageEvent<Question & { number: number }>) => {
+  const { number } = question;
+  try {
+    postMessage({ number, answer: answers[question.kind](question as never) });
+  } catch (error) {
+    postMessage({ number, error: String(error) });
+  }
+};
