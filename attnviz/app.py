@@ -31,7 +31,7 @@ from attnviz.errors import (
     refuse_given,
     require,
 )
-from attnviz.io import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_output
+from attnviz.io import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_folder, check_output
 from attnviz.terminal.command import COMMANDS, Call, Command
 
 # The commands are in the order of the help. A declaration says what no signature says.
@@ -97,15 +97,21 @@ def heads(call: Call) -> int:
 @Command(
     "view",
     "view.html",
-    f"compare explain measure {_PAGE}",
+    f"compare explain measure live {_PAGE}",
     PAGE_SUFFIXES,
     without="compare explain top",
 )
 def view(call: Call) -> int:
     """Write an interactive page: all heads, lines and maps, one word in all heads, every step.
 
-    The page is one file and works offline. For a long text it holds as much as --size allows.
+    The page is one file and works offline. For a long text it holds as much as --size allows. With
+    --live it is a folder, whose page also reads other texts.
     """
+    names = ("compare", "explain", "output", "size")
+    if (folder := call.given.get("live")) is not None:
+        why = "--live begins with one text, and writes a folder. Leave it out."
+        refuse_given(why, **{f"--{name}": call.given.get(name) for name in names})
+        check_folder(folder)
     text, layer = call.inputs.get("text"), call.values.get("layer")
     compare: str | None = call.given.get("compare")
     if compare is not None and text is None:
@@ -128,7 +134,7 @@ def view(call: Call) -> int:
 
     from attnviz.interactive import view as make_page
 
-    return call.save_page(make_page(result, compare=other, **options))
+    return call.save_page(make_page(result, compare=other, **options), folder)
 
 
 def _explained_tokens(call: Call) -> int:

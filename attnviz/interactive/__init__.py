@@ -20,7 +20,7 @@ from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.analyses.senses.compute import senses
 from attnviz.analyses.shift.compute import shift
-from attnviz.errors import InputError, expect_words, refuse_given, require
+from attnviz.errors import InputError, refuse_given, require
 from attnviz.figures.cells import signed_norm
 from attnviz.figures.layout import render
 from attnviz.interactive.payload import compact_json, make_payload, shape
@@ -151,7 +151,6 @@ class View:
         InputError, OutputError
             The page is not that of one text read by the bundled model, or cannot be written.
         """
-        expect_words(os.fspath(folder), "The folder")
         check_folder(folder)
         read = [getattr(one, "provenance", None) for one in self._shown]
         if [getattr(one, "weights_sha256", "") for one in read] != [BUNDLED.sha256] or (

@@ -182,6 +182,8 @@ def check_output(
 
 def check_folder(path: str | os.PathLike[str]) -> None:
     """Raise OutputError unless files can be written in this folder; it may be missing as yet."""
+    if not os.fspath(path):
+        raise InputError("The folder has no name. Name one.")
     path = Path(path)
     with translated(path, "written", "Choose another folder."):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):

@@ -114,6 +114,13 @@ _FURTHER = (
         "runs.",
     ),
     option(
+        "live",
+        str,
+        "Folder to write instead: its page runs the bundled model in the browser, on any text.",
+        "Output",
+        metavar="<path>",
+    ),
+    option(
         "model",
         list[str],
         "Model to offer, a hub name or a local folder. Repeat it for several models.",

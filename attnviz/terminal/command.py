@@ -504,10 +504,14 @@ class Call:
         with progress_bar(self.command.doing):
             return getattr(attnviz, self.command.function)(**values)
 
-    def save_page(self, page: Any) -> int:
+    def save_page(self, page: Any, folder: str | None = None) -> int:
         """Save a page, open it if asked to, and print the verdict; return the exit code."""
         with progress_bar("writing the page"):
-            page.save(self.path, force=self.force)
+            if folder is None:
+                page.save(self.path, force=self.force)
+            else:
+                page.save_live(folder)
+                self.path = Path(folder, "index.html")
         code = print_verdict(page.checked_agreement, self.path, json=False)
         if self.given["open"]:
             typer.launch(str(self.path))

@@ -69,7 +69,7 @@ VALUES = {
     ("survey", "texts"): "other.csv", ("explore", "texts"): "other.csv",
     ("compare", "texts"): "other.csv", ("example", "file"): "own.json",
     ("explain", "reference"): "a dog", ("ablate", "patch"): "the unloved dog left",
-    ("explore", "output"): "new.html", ("view", "output"): "new.html",
+    ("explore", "output"): "new.html", ("view", "output"): "new.html", ("view", "live"): "new",
     ("demo", "output"): "new.html",
     ("verify", "output"): "new.safetensors", ("view", "head"): "3", ("view", "layer"): "0",
 }  # fmt: skip
@@ -351,7 +351,7 @@ BAD = {
         ("image", "audio", "result", "inputs", "weights", "texts"), NO_FILE
     ),
     "file": [name for name in NO_FILE if name != "fifo.npz"],  # which may be a pipe
-    "output": NO_PLACE, "out": ("", "no\0name", "old.json"),
+    "output": NO_PLACE, **dict.fromkeys(("live", "out"), ("", "no\0name", "old.json")),
     "generate": ("0", "-1", "1.5", "two", "1000000000"),
     **dict.fromkeys(("layer", "head"), ("-1", "99", "1.5", "one")),
     "cells": ("0", "-1", "1.5"), "top": ("-1", "1.5"), "sampling_rate": ("0", "-1", "low"),
@@ -406,7 +406,7 @@ def rotated():
 def test_a_bad_value_is_refused_in_one_line(command, name, value):
     refused, opened = refusal(command, name, value)
     assert refused
-    if name in ("output", "out", "file", "result", "weights", "text"):
+    if name in ("output", "out", "live", "file", "result", "weights", "text"):
         assert not opened, "a model was loaded first"
 
 

@@ -154,8 +154,6 @@ def survey(
     if out is None:
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
         refuse_given(why, resume=resume, force=force)
-    elif not os.fspath(out):
-        raise InputError("The folder for the survey has no name. Name one.")
     else:
         require("pyarrow", "survey", "The tables of a survey need")
         check_folder(out)

@@ -27,7 +27,7 @@ async function lesson(): Promise<void> {
   const own = sentence(data, said, theme);
   const worked = example(theme);
   const panels = [{ title: "Your sentence", node: own.node }, { title: "Worked example", node: worked.node }];
-  root.replaceChildren(bar(panels, data.model), ...panels.map(({ node }) => node));
+  root.replaceChildren(bar(panels), ...panels.map(({ node }) => node));
   worked.draw();
   new MutationObserver(() => {
     worked.draw();
@@ -47,7 +47,7 @@ async function lesson(): Promise<void> {
 }
 
 /** The title with tabs, one for each panel. */
-function bar(panels: { title: string; node: HTMLElement }[], model: string): HTMLElement {
+function bar(panels: { title: string; node: HTMLElement }[]): HTMLElement {
   const tabs = panels.map(({ title, node }, n) => {
     Object.assign(node, { id: `panel-${n}`, role: "tabpanel" }).setAttribute("aria-labelledby", `tab-${n}`);
     return el("button", { type: "button", role: "tab", id: `tab-${n}`, "aria-controls": `panel-${n}`, "data-control": `page-${n}`, click: () => open(n) }, title);
@@ -68,7 +68,7 @@ function bar(panels: { title: string; node: HTMLElement }[], model: string): HTM
     tabs[next].focus();
   });
   open(0);
-  return el("header", { class: "top" }, el("h1", {}, "attnviz"), list, el("span", { class: "model" }, model));
+  return el("header", { class: "top" }, el("h1", {}, "attnviz"), list);
 }
 
 /** The reader's sentence: what can be moved, the view of the attention, and the lenses below it. */
@@ -97,20 +97,25 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   let busy = false;
   let again = false;
   let chosen = 0;
+  let asked = 0;
   let drawn = 0;
 
+  /** Say in the document whether all that was asked is drawn. */
+  function settle(): void {
+    node.dataset.state = timer || busy || asked > drawn ? "asked" : "drawn";
+  }
   function later(wait: number): void {
     clearTimeout(timer);
     timer = setTimeout(() => void compute(), wait);
+    settle();
   }
   /** Compute what is asked now; of what was asked meanwhile, only the latest. */
   async function compute(): Promise<void> {
-    if (!run || !text.value.trim()) return;
-    if (busy) {
-      again = true;
-      return;
-    }
+    timer = 0;
+    again ||= busy;
+    if (busy || !run || !text.value.trim()) return settle();
     busy = true;
+    settle();
     into.setAttribute("aria-busy", "true");
     try {
       do {
@@ -128,8 +133,9 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
     } finally {
       busy = false;
       into.setAttribute("aria-busy", "false");
+      settle();
     }
-    if (again) void compute();
+    if (again) await compute();
   }
   /** Draw the new attention before the old one goes. */
   async function show(): Promise<void> {
@@ -161,17 +167,20 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   /** Draw the chosen lens for the chosen head. */
   async function look(): Promise<void> {
     if (!view || !reads.length) return;
-    const turn = ++drawn;
+    const turn = ++asked;
+    settle();
     const { layer, heads, query } = view.state;
     handles.follow(reads[reads.length - 1], view.state);
     const base = reads[reads.length - 1];
     const nodes = await LENSES[chosen].draw({ base, data, layer, head: heads[0], query: Math.min(query ?? base.axis.word, base.ids.length - 1), scale: reads[0].changes.scale, theme: theme(), engine: run! });
-    if (turn !== drawn) return;
+    if (turn !== asked) return;
     const tab = (n: number) => el("button", { type: "button", "data-control": `lens-${n}`, title: LENSES[n].about, "aria-pressed": String(n === chosen), click: () => {
       chosen = n;
       void look().then(() => glass.querySelector<HTMLElement>(`[data-control=lens-${n}]`)?.focus());
     } }, LENSES[n].name);
     glass.replaceChildren(el("div", { class: "bar" }, el("div", { class: "tabs", role: "group", "aria-label": "Question" }, ...LENSES.map((_, n) => tab(n))), el("h2", {}, LENSES[chosen].about)), ...nodes);
+    drawn = turn;
+    settle();
   }
   return {
     node,

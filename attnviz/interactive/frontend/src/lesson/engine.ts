@@ -2,14 +2,15 @@
 
 import { el } from "../dom";
 import type { Changes } from "./bert";
+import type { Tokens } from "./tokens";
 import type { Agreement, Data, Question, Read } from "./worker";
 import Thread from "./worker?worker&inline";
 
 export interface Engine {
   agreement: Agreement;
   read(text: string, changes: Changes, ids?: number[]): Promise<Read>;
-  /** Compare with PyTorch once more, with a change; for tests. */
-  check(changes: Changes): Promise<Agreement>;
+  /** Split texts into tokens and words, without running the model. */
+  split(texts: string[]): Promise<Tokens[]>;
 }
 declare global {
   interface Window {
@@ -42,7 +43,7 @@ export async function engine(data: Data, say: (share: number) => void): Promise<
   return {
     agreement,
     read: (text, changes, ids) => ask({ kind: "read", text, changes, ids }),
-    check: (changes) => ask({ kind: "check", changes }),
+    split: (texts) => ask({ kind: "split", texts }),
   };
 }
 

@@ -4,7 +4,7 @@ import type { Theme } from "../colors";
 import { el } from "../dom";
 import { softmax } from "../formula";
 import { brief } from "../text";
-import { product, rowsOf, scaleOf, table } from "./table";
+import { largest, product, rowsOf, scaleOf, table } from "./table";
 
 interface Numbers {
   words: string[];
@@ -35,6 +35,7 @@ export function example(theme: () => Theme): { node: HTMLElement; draw(): void }
   let numbers = structuredClone(PHONES);
   let scaled = true;
   const [given, derived] = [el("div", { class: "stages given" }), el("div", { class: "stages", role: "status", "aria-live": "off" })];
+  const finding = el("p", { class: "finding" });
   const scale = el("input", { type: "checkbox", checked: true, "data-control": "scaled", change: () => {
     scaled = scale.checked;
     answer();
@@ -52,7 +53,7 @@ export function example(theme: () => Theme): { node: HTMLElement; draw(): void }
       button("Add a word", "add", () => numbers.words.length < MOST && (numbers.words.push(`word ${numbers.words.length + 1}`), numbers.x.push(Array(wide()).fill(0)))),
       button("Remove a word", "remove", () => numbers.words.length > 1 && (numbers.words.pop(), numbers.x.pop())),
       el("label", {}, scale, el("span", {}, "divide by √dₖ"))),
-    given, derived);
+    given, finding, derived);
 
   const axis = (name: string, count: number) => Array.from({ length: count }, (_, n) => `${name}${n + 1}`);
   function draw(): void {
@@ -71,8 +72,11 @@ export function example(theme: () => Theme): { node: HTMLElement; draw(): void }
     const { words } = numbers;
     const found = follow(numbers, scaled);
     const shown = (title: string, rows: number[][], columns = axis("", rows[0].length), colored: "plain" | "weights" | "signed" = "plain") =>
-      table({ rows: words, columns, values: rows.flat() }, { title: `${title} (${rows.length}, ${rows[0].length})`, ...(colored !== "plain" && { scale: scaleOf(theme(), rows.flat(), colored === "signed") }) });
+      table({ rows: words, columns, values: rows.flat() }, { title: `${title} (${rows.length}, ${rows[0].length})`, ...(colored !== "plain" && { scale: scaleOf(theme(), colored === "signed" ? rows.flat() : [1], colored === "signed") }) });
     const sums = found.weights.map((row) => row.reduce((a, b) => a + b, 0));
+    const best = found.weights.map(largest);
+    const i = largest(found.weights.map((row, n) => row[best[n]]));
+    finding.textContent = `“${words[i]}” attends most to “${words[best[i]]}”, with ${brief(found.weights[i][best[i]])} of its weight.`;
     derived.replaceChildren(
       shown("Q = X W_q", found.Q), shown("K = X W_k", found.K), shown("V = X W_v", found.V),
       shown(scaled ? "Q Kᵀ / √dₖ" : "Q Kᵀ", found.scores, words, "signed"), shown("softmax of each row", found.weights, words, "weights"), shown("weights V", found.output),

@@ -81,20 +81,20 @@ function scaling(subject: Subject): Node[] {
       return made;
     };
     bars.append(el("div", { role: "row" }, el("span", { role: "rowheader", class: "label" }, literal(label)),
-      el("span", { class: "track", role: "cell" }, bar(usual.rows[query][j], "usual"), bar(own.rows[query][j], "own")), el("span", { role: "cell", class: "number" }, brief(own.rows[query][j]))));
+      el("span", { class: "track", role: "cell" }, ...(subject.scale === 1 ? [] : [bar(usual.rows[query][j], "usual")]), bar(own.rows[query][j], "own")), el("span", { role: "cell", class: "number" }, brief(own.rows[query][j]))));
   });
-  const name = subject.scale === 1 ? "1/√dₖ" : `${Number(subject.scale.toPrecision(3))} / √dₖ`;
+  const name = `${Number(subject.scale.toPrecision(3))} / √dₖ`;
   return [
     ...said(
       `Without the scale the largest weight of a row is ${brief(unscaled.top)} on average instead of ${brief(usual.top)}, and the gradient of the softmax ${brief(unscaled.slope)} instead of ${brief(usual.slope)}.`,
       `Layer ${subject.layer}, head ${subject.head}, its queries and keys as the model computes them. Move the scale above: the dot follows, and so does the row of ${quoted(labels[query])}.`),
     pair(el("figure", {}, el("figcaption", {}, "Mean over the rows, by the scale"), curves(factors, factors.map(at), [subject.scale, own], none)),
-      el("figure", {}, el("figcaption", {}, `Weights of ${quoted(labels[query])}: gray at 1/√dₖ, blue at ${name}`), bars)),
+      el("figure", {}, el("figcaption", {}, subject.scale === 1 ? `Weights of ${quoted(labels[query])} at 1/√dₖ` : `Weights of ${quoted(labels[query])}: gray at 1/√dₖ, blue at ${name}`), bars)),
   ];
 }
 
 function curves(factors: number[], points: { top: number; slope: number }[], [scale, own]: [number, { top: number; slope: number }], none: number): SVGElement {
-  const [w, h, left, low, right] = [460, 220, 34, 30, 96];
+  const [w, h, left, low, right] = [500, 220, 34, 30, 104];
   const x = (factor: number) => left + ((w - left - right) * Math.log(factor / LEAST)) / Math.log(FACTOR / LEAST);
   const y = (value: number) => 10 + (h - 10 - low) * (1 - value);
   const line = (of: "top" | "slope") => svg("path", { class: of, d: `M${points.map((point, n) => `${x(factors[n]).toFixed(1)},${y(point[of]).toFixed(1)}`).join("L")}` });

@@ -33,7 +33,7 @@ export function moves(shape: Shape, state: () => State | undefined, changed: () 
   const scale = () => 2 ** slider.valueAsNumber;
   const factor = el("output", { class: "factor" });
   const none = Math.sqrt(shape.size / shape.heads);
-  const unscaled = el("button", { type: "button", "data-control": "unscaled", title: "Do not divide by √dₖ", click: () => set(Math.log2(none)) }, "none");
+  const unscaled = el("button", { type: "button", "data-control": "unscaled", title: "Do not divide by √dₖ", click: () => set(Math.log2(none)) }, "no scale");
   const [mask, positions] = [select("mask", MASKS), select("positions", POSITIONS)];
   const shuffle = el("button", { type: "button", "data-control": "shuffle", click: () => {
     seed++;
@@ -68,7 +68,7 @@ export function moves(shape: Shape, state: () => State | undefined, changed: () 
   }
   function write(): void {
     const value = Math.abs(scale() - none) < 0.02 * none ? none : scale();
-    factor.textContent = value === 1 ? "1 / √dₖ" : value === none ? "1" : `${Number(value.toPrecision(2))} / √dₖ`;
+    factor.textContent = value === 1 ? "1 / √dₖ" : value === none ? "1 (none)" : `${Number(value.toPrecision(2))} / √dₖ`;
   }
   write();
   return {

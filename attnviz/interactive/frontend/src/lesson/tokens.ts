@@ -17,23 +17,28 @@ interface Letter {
 interface Piece {
   text: string;
   span: Span;
+  /** A special token that stands for no word. */
   special: boolean;
 }
 
 const TYPED = /\[(?:PAD|UNK|CLS|SEP|MASK)\]/g; // special tokens that a text may contain
+const WORDS = ["[MASK]", "[UNK]"]; // those that stand for words
 const CHINESE = /[\u4e00-\u9fff\u3400-\u4dbf\u{20000}-\u{2a6df}\u{2a700}-\u{2b73f}\u{2b740}-\u{2b81f}\u{2b920}-\u{2ceaf}\uf900-\ufaff\u{2f800}-\u{2fa1f}]/u;
-const [BLANK, DROPPED, MARK] = [/\p{White_Space}/u, /[\p{Cc}\p{Cf}\p{Co}\ufffd]/u, /\p{Mn}/gu];
+const [BLANK, DROPPED, MARK] = [/\p{White_Space}/u, /(?![\t\n\r])[\p{Cc}\p{Cf}\p{Co}\ufffd]/u, /\p{Mn}/gu];
 const PUNCTUATION = /[!-/:-@[-`{-~]|\p{P}/u;
 const LONGEST = 100; // letters of a word that is split into pieces
 // Scripts that browsers split with a dictionary; Unicode's rule alone takes each letter as a word.
 const WITHOUT_BLANKS = /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Thai}\p{sc=Lao}\p{sc=Khmer}\p{sc=Myanmar}]/u;
+const LETTER = `(?!${WITHOUT_BLANKS.source}|\\p{sc=Katakana})\\p{L}`;
+const STOP = new RegExp(`(?<=${LETTER}\\p{M}*)\\.(?=${LETTER})`, "gu");
+const WRITTEN = 10; // letters of a word that was read as an unknown token, as in attnviz
 const segmenter = new Intl.Segmenter("en", { granularity: "word" });
 
 /** Return a function that reads texts with a vocabulary. */
 export function reader(vocabulary: string[]): (text: string) => Tokens {
   const ids = new Map(vocabulary.map((piece, id) => [piece, id]));
   return (text) => {
-    const typed = [...text.matchAll(TYPED)].map((match): Piece => ({ text: match[0], span: [match.index, match.index + match[0].length], special: true }));
+    const typed = [...text.matchAll(TYPED)].map((match): Piece => ({ text: match[0], span: [match.index, match.index + match[0].length], special: !WORDS.includes(match[0]) }));
     const between = [...typed, null].map((next, n) => textOf(text, typed[n - 1]?.span[1] ?? 0, next?.span[0] ?? text.length));
     const inner = between.flatMap((letters, n) => [...split(letters).flatMap((word) => pieces(word, ids)), ...typed.slice(n, n + 1)]);
     const special = (name: string): Piece => ({ text: name, span: [0, 0], special: true });
@@ -49,8 +54,8 @@ function textOf(text: string, start: number, end: number): Letter[] {
   for (const character of text.slice(start, end)) {
     const span: Span = [at, (at += character.length)];
     const add = (some: string) => letters.push({ text: some, span });
-    if (BLANK.test(character)) add(" ");
-    else if (DROPPED.test(character)) continue;
+    if (DROPPED.test(character)) continue;
+    else if (BLANK.test(character)) add(" ");
     else if (CHINESE.test(character)) [" ", character.normalize("NFD"), " "].forEach(add);
     else for (const plain of character.normalize("NFD").replace(MARK, "")) add(plain.toLowerCase());
   }
@@ -98,7 +103,7 @@ function axisOf(text: string, all: Piece[]): Pick<Tokens, "axis" | "spans"> {
   const places = [...numbers.keys()].map((place) => spans[place]);
   const written = places.map((span) => text.slice(...span));
   const unknown = all.flatMap((piece, n) => (piece.text === "[UNK]" && !piece.special ? [n] : []));
-  const labels = all.map(({ text: piece }, n) => (unknown.includes(n) ? `${written[words[n]!]} [UNK]` : piece));
+  const labels = all.map(({ text: piece }, n) => (unknown.includes(n) && written[words[n]!] !== piece ? `${shortened(written[words[n]!])} [UNK]` : piece));
   const special = all.flatMap((piece, n) => (piece.special ? [n] : []));
   const first = words.findIndex((word) => word !== null && /\p{L}{4}/u.test(written[word]));
   for (const n of unknown) written[words[n]!] = labels[n];
@@ -109,12 +114,19 @@ function axisOf(text: string, all: Piece[]): Pick<Tokens, "axis" | "spans"> {
   return { axis, spans: places };
 }
 
+function shortened(word: string): string {
+  const letters = [...word];
+  return letters.length > WRITTEN ? `${letters.slice(0, WRITTEN - 1).join("")}…` : word;
+}
+
 /** Return the words and punctuation marks of a text, by the word boundaries of Unicode. */
 function wordsOf(text: string): Span[] {
-  return [...segmenter.segment(text)].flatMap(({ segment, index }) => {
+  const found = [...segmenter.segment(text)].flatMap(({ segment, index }) => {
     const parts = WITHOUT_BLANKS.test(segment) ? [...segment.matchAll(/[\p{sc=Katakana}ー]+|.[\p{M}\p{Cf}]*/gsu)] : [Object.assign([segment], { index: 0 })];
-    return parts.filter(([part]) => part.trim()).map(([part], n): Span => [index + parts[n].index, index + parts[n].index + part.length]);
+    return parts.filter(([part]) => part.trim()).map((part): Span => [index + part.index!, index + part.index! + part[0].length]);
   });
+  // Browsers split at a full stop between letters, Unicode does not: U.S.A
+  return joined(found, [...text.matchAll(STOP)].map(({ index }): Span => [index - 1, index + 2]));
 }
 
 /** Join words over which one piece reaches. */
