@@ -118,6 +118,17 @@ def html(
 
 
 @app.command()
+def live(tokens: Lengths = [10, 30, 100], rounds: int = 9) -> None:  # noqa: B006
+    """Run the bundled model in a page, on texts of these lengths; compare with PyTorch.
+
+    One thread. The time of the page includes its check of the formula and the way to its worker.
+    """
+    from benchmarks.live import measure
+
+    measure(tokens, rounds)
+
+
+@app.command()
 def gpu(
     tokens: Annotated[int, typer.Option(help="Queries and keys.")] = 131_072,
     rounds: int = 5,

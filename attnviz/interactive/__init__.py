@@ -50,6 +50,8 @@ _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 _NAMED = 3  # words with the largest contributions that the headline of an explanation names
 _LONGEST = 24  # letters of a word in a sentence
 _PART = 6_000_000  # bytes of the model in a file of a live page; a multiple of 12
+_CONFIG = ("num_hidden_layers", "num_attention_heads", "hidden_size", "layer_norm_eps")
+_LIVE = ("index.html", "attnviz.lesson.js", "attnviz.lesson.css")
 
 
 class View:
@@ -139,12 +141,12 @@ class View:
 
         The page works offline, also from disk, and begins with the text of this one. It compares
         itself with PyTorch when it is opened, and lets its reader change the model. The folder has
-        60 MB: the matrices of the model, rounded to 16 bits a number.
+        60 MB: the matrices of the model, rounded to 16 bits a number. Its files are overwritten.
 
         Parameters
         ----------
         folder : str or path
-            It may be missing as yet. Its pages are overwritten.
+            It may be missing as yet.
 
         Raises
         ------
@@ -152,20 +154,22 @@ class View:
             The page is not that of one text read by the bundled model, or cannot be written.
         """
         check_folder(folder)
-        read = [getattr(one, "provenance", None) for one in self._shown]
-        if [getattr(one, "weights_sha256", "") for one in read] != [BUNDLED.sha256] or (
-            read[0].text is None or read[0].pair is not None
-        ):
+        read, *others = (one.provenance for one in self._shown)
+        if others or read.weights_sha256 != BUNDLED.sha256 or not read.text or read.pair:
             raise InputError("A live page begins with one text, read by the bundled model.")
-        shown = self._data["payload"]
         data, numbers = _live_data()
-        data |= {"start": {**shown["start"], "text": read[0].text}, "scale": shown["scale"]}
+        shown = self._data["payload"]
+        data |= {"start": shown["start"] | {"text": read.text}, "scale": shown["scale"]}
+        files = {name: static_file(name) for name in _LIVE}
+        files["data.js"] = f"attnvizData={compact_json(data)}"
         for number, start in enumerate(range(0, len(numbers), _PART)):
-            part = base64.b64encode(numbers[start : start + _PART]).decode("ascii")
-            _write(folder, f"model.{number}.js", f'attnvizPart("{part}")')
-        _write(folder, "data.js", f"attnvizData={compact_json(data)}")
-        for name in ("attnviz.lesson.js", "attnviz.lesson.css", "index.html"):
-            _write(folder, name, static_file(name))
+            part = _base64(numbers[start : start + _PART])
+            files[f"model.{number}.js"] = f'attnvizPart("{part}")'
+        with translated(folder := Path(folder), "written"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            with atomic(folder / name) as temporary:
+                temporary.write_text(text, encoding="utf-8", newline="\n")
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: of attentions, "payload" and "blocks"."""
@@ -309,7 +313,7 @@ def demo(*, model: Model | Loadable | None = None) -> View:
 
     def collect() -> dict[str, Any]:
         frames = {text: view(one)._repr_html_() for text, one in zip(_DEMO, results, strict=True)}
-        images = (base64.b64encode(render(result.plot(), ".png")).decode() for result in drawn)
+        images = (_base64(render(result.plot(), ".png")) for result in drawn)
         figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
         return {"frames": frames, "figures": figures}
 
@@ -430,62 +434,44 @@ def _with_sign(number: float) -> str:
 
 
 def _live_data() -> tuple[dict[str, Any], bytes]:
-    """Return what a live page needs of the bundled model, and its numbers in bytes.
+    """Return what a live page needs of the bundled model, and its numbers.
 
     Of two sentences it has PyTorch's values, with these numbers and with the model's own.
     """
-    model = load()
-    module = model.module.eval()
+    model: Any = load()
+    module, numbers, places = model.module, bytearray(), {}
     module.set_attn_implementation("eager")
     encoded = [model.tokenizer(text, return_tensors="pt") for text in _DEMO[:2]]
-    numbers, places = bytearray(), {}
+    runs = [partial(module, **inputs, output_attentions=True) for inputs in encoded]
     with torch.no_grad():
-        own = [module(**inputs, output_attentions=True) for inputs in encoded]
+        own = [torch.cat(run().attentions) for run in runs]
         for name, tensor in module.state_dict().items():
             places[name] = [len(numbers), *tensor.shape]
             if tensor.dim() == 2:
                 scale = tensor.abs().amax(1, keepdim=True).clamp(min=1e-30) / 32767
                 codes = (tensor / scale).round()
-                tensor.copy_(codes * scale)
                 numbers += codes.short().numpy().tobytes()
+                tensor.copy_(codes * scale)
                 tensor = scale
             numbers += tensor.numpy().tobytes()
-        rounded = [module(**inputs, output_attentions=True) for inputs in encoded]
-    checked = [
-        {
-            "text": text,
-            "ids": inputs["input_ids"][0].tolist(),
-            "weights": _floats(torch.stack(ours.attentions)),
-            "output": _floats(ours.last_hidden_state),
-            "exact": _floats(torch.stack(theirs.attentions)),
-        }
-        for text, inputs, ours, theirs in zip(_DEMO, encoded, rounded, own, strict=False)
-    ]
-    config, vocabulary = module.config, model.tokenizer.get_vocab()
-    shape = {
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "size": config.hidden_size,
-        "epsilon": config.layer_norm_eps,
-    }
-    data = {"model": model.name, "shape": shape, "places": places, "checked": checked}
-    data |= {"bytes": len(numbers), "part": _PART, "vocabulary": sorted(vocabulary, key=vocabulary.get)}
-    return data, bytes(numbers)
+        rounded = [run() for run in runs]
+    data: dict[str, Any] = {"model": model.name, "places": places, "part": _PART}
+    data["config"] = {name: getattr(module.config, name) for name in _CONFIG}
+    data["vocabulary"] = (BUNDLED.folder / "vocab.txt").read_text("utf-8").split("\n")[:-1]
+    data["checked"] = []
+    for text, inputs, ours, theirs in zip(_DEMO, encoded, rounded, own, strict=False):
+        values = {"weights": torch.cat(ours.attentions), "output": ours[0], "exact": theirs}
+        floats = {name: _base64(tensor.numpy().tobytes()) for name, tensor in values.items()}
+        data["checked"].append({"text": text, "ids": inputs["input_ids"][0].tolist(), **floats})
+    return data | {"bytes": len(numbers)}, bytes(numbers)
 
 
-def _floats(numbers: torch.Tensor) -> str:
-    return base64.b64encode(numbers.numpy().tobytes()).decode("ascii")
-
-
-def _write(folder: str | os.PathLike[str], name: str, text: str) -> None:
-    with translated(path := Path(folder, name), "written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return _base64(hashlib.sha256(text.encode()).digest())
 
 
 @cache

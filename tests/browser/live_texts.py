@@ -63,9 +63,11 @@ SCRIPTS = [
     (0x20a0, 0x20bf), (0x2190, 0x21ff), (0x2200, 0x22ff), (0x3041, 0x3096), (0x30a1, 0x30fa),
     (0x4e00, 0x9fff), (0xac00, 0xd7a3), (0x1f600, 0x1f64f), (0x1f300, 0x1f3fa),
 ]  # fmt: skip
-WORDS = """the of and to in is was he she it train station river bank phones apple cat dog saw left
+WORDS = """\
+the of and to in is was he she it train station river bank phones apple cat dog saw left
 sat on time because suitcase trophy opened account money flows quickly unfathomable colourless
-green ideas sleep furiously attention softmax query key value transformer""".split()
+green ideas sleep furiously attention softmax query key value transformer
+"""
 
 
 def texts():
@@ -74,9 +76,9 @@ def texts():
     found = [line for line in WRITTEN.split("\n") if line]
     for name, run in letters.items():
         found = [line.replace(f"{{{name}}}", run) for line in found]
-    rng = random.Random(0)
+    rng, plain = random.Random(0), WORDS.split()
     while len(found) < 200:
-        words = [rng.choice(WORDS) for _ in range(rng.randint(1, 12))]
+        words = [rng.choice(plain) for _ in range(rng.randint(1, 12))]
         for _ in range(rng.randint(1, 4)):
             low, high = rng.choice(SCRIPTS)
             odd = "".join(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 5)))

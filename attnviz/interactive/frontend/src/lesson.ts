@@ -76,7 +76,7 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   const text = el("textarea", { name: "text", rows: 1, autocomplete: "off", spellcheck: "false", "aria-describedby": "said", input: () => later(WAIT) });
   text.value = data.start.text;
   said.id = "said";
-  const handles = moves(data.shape, () => view?.state, () => later(0));
+  const handles = moves(data.config, () => view?.state, () => later(0));
   const into = el("div", { class: "answer" });
   const glass = el("section", { class: "lenses", "aria-label": "Questions about this head" });
   const node = el("section", {},

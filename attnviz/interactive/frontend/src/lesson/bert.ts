@@ -3,12 +3,12 @@
 import { isHidden } from "../formula";
 import type { Rule } from "../data";
 
-export interface Shape {
-  layers: number;
-  heads: number;
-  /** Numbers of the vector of a token. */
-  size: number;
-  epsilon: number;
+/** The model's config, with the names of transformers. */
+export interface Config {
+  num_hidden_layers: number;
+  num_attention_heads: number;
+  hidden_size: number;
+  layer_norm_eps: number;
 }
 /** What a reader changes in the model; `UNCHANGED` changes nothing. */
 export interface Changes {
@@ -47,9 +47,9 @@ export interface Run {
   layers: Attention[];
   output: Float32Array;
 }
-type Multiply = (x: Float32Array, weight: Float32Array, bias: Float32Array) => Float32Array;
+export type Multiply = (x: Float32Array, weight: Float32Array, bias: Float32Array) => Float32Array;
 
-export function bert(weights: Weights, { layers, heads, size, epsilon }: Shape, multiply: Multiply = linear): (ids: number[], changes?: Changes) => Run {
+export function bert(weights: Weights, { num_hidden_layers: layers, num_attention_heads: heads, hidden_size: size, layer_norm_eps: epsilon }: Config, multiply: Multiply = linear): (ids: number[], changes?: Changes) => Run {
   const width = size / heads;
   const named = (name: string) => [weights.get(`${name}.weight`), weights.get(`${name}.bias`)] as const;
   const read = Array.from({ length: layers }, (_, n) => {
@@ -98,15 +98,16 @@ function attention(query: Float32Array, key: Float32Array, value: Float32Array, 
   const weights = new Float32Array(of.heads * tokens * tokens);
   const mixed = new Float32Array(tokens * size);
   const rule = ruleOf(changes, width);
+  const hidden = Uint8Array.from({ length: tokens * tokens }, (_, at) => Number(isHidden(rule, Math.floor(at / tokens), at % tokens)));
   const [row, sums] = [new Float64Array(tokens), new Float64Array(width)];
   for (let head = 0; head < of.heads; head++) {
     const start = head * width;
     for (let i = 0; i < tokens; i++) {
       let [largest, total] = [-Infinity, 0];
       for (let j = 0; j < tokens; j++) {
-        let product = 0;
+        let product = 0; // q·k
         for (let c = 0, q = i * size + start, k = j * size + start; c < width; c++) product += query[q + c] * key[k + c];
-        row[j] = isHidden(rule, i, j) ? -Infinity : product * rule.scale;
+        row[j] = hidden[i * tokens + j] ? -Infinity : product * rule.scale;
         largest = Math.max(largest, row[j]);
       }
       for (let j = 0; j < tokens; j++) total += row[j] = largest === -Infinity ? 0 : Math.exp(row[j] - largest);
@@ -171,12 +172,11 @@ function normalized(x: Float32Array, [gain, bias]: readonly Float32Array[], epsi
 
 /** Return x Φ(x), with Φ to 1e-7 (W. H. Press et al., Numerical Recipes, 3rd edition, 6.2.2). */
 function gelu(x: Float32Array): Float32Array {
-  const series = [0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807, -0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223];
   return x.map((value) => {
     const z = Math.abs(value) / Math.SQRT2;
     const t = 1 / (1 + z / 2);
-    let power = 0;
-    for (const each of series) power = power * t + each;
+    const series = (((((((0.17087277 * t - 0.82215223) * t + 1.48851587) * t - 1.13520398) * t + 0.27886807) * t - 0.18628806) * t + 0.09678418) * t + 0.37409196) * t;
+    const power = (series + 1.00002368) * t - 1.26551223;
     const tail = (t * Math.exp(power - z * z)) / 2;
     return value * (value < 0 ? tail : 1 - tail);
   });

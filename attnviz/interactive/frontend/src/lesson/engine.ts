@@ -8,7 +8,8 @@ import Thread from "./worker?worker&inline";
 
 export interface Engine {
   agreement: Agreement;
-  read(text: string, changes: Changes, ids?: number[]): Promise<Read>;
+  /** `ids` in place of those of the text; `plain`: without WebAssembly, as a reference. */
+  read(text: string, changes: Changes, ids?: number[], plain?: boolean): Promise<Read>;
   /** Split texts into tokens and words, without running the model. */
   split(texts: string[]): Promise<Tokens[]>;
 }
@@ -42,7 +43,7 @@ export async function engine(data: Data, say: (share: number) => void): Promise<
   const agreement = await ask<Agreement>({ kind: "check" });
   return {
     agreement,
-    read: (text, changes, ids) => ask({ kind: "read", text, changes, ids }),
+    read: (text, changes, ids, plain) => ask({ kind: "read", text, changes, ids, plain }),
     split: (texts) => ask({ kind: "split", texts }),
   };
 }

@@ -38,7 +38,7 @@ export const LENSES: Lens[] = [
 
 /** Return the queries, keys and products of the head. */
 function partsOf({ base, data, layer, head }: Subject) {
-  const { size, heads } = data.shape;
+  const { hidden_size: size, num_attention_heads: heads } = data.config;
   const width = size / heads;
   const { input, ...found } = base.layers[layer];
   const [query, key] = [found.query, found.key].map((all) => headOf(all, head, width, size));
@@ -146,7 +146,7 @@ function cosines(subject: Subject): Node[] {
 
 async function positions(subject: Subject): Promise<Node[]> {
   const { base, engine, data, layer, head } = subject;
-  const { size } = data.shape;
+  const { hidden_size: size } = data.config;
   const without = { ...UNCHANGED, positions: "none" as const };
   const order = base.ids.map((_, n) => (n === 0 || n === base.ids.length - 1 ? n : base.ids.length - 1 - n));
   const turned = order.map((n) => base.ids[n]);

@@ -3,7 +3,7 @@
 import { el } from "../dom";
 import type { State } from "../state";
 import { literal } from "../text";
-import { UNCHANGED, type Changes, type Shape } from "./bert";
+import { UNCHANGED, type Changes, type Config } from "./bert";
 import type { Read } from "./worker";
 
 const NEAR = 2; // tokens away
@@ -20,7 +20,7 @@ export interface Moves {
   follow(read: Read, state: State): void;
 }
 
-export function moves(shape: Shape, state: () => State | undefined, changed: () => void): Moves {
+export function moves(config: Config, state: () => State | undefined, changed: () => void): Moves {
   let off: [number, number][] = [];
   let seed = 1;
   let words = "";
@@ -32,7 +32,7 @@ export function moves(shape: Shape, state: () => State | undefined, changed: () 
   } });
   const scale = () => 2 ** slider.valueAsNumber;
   const factor = el("output", { class: "factor" });
-  const none = Math.sqrt(shape.size / shape.heads);
+  const none = Math.sqrt(config.hidden_size / config.num_attention_heads);
   const unscaled = el("button", { type: "button", "data-control": "unscaled", title: "Do not divide by √dₖ", click: () => set(Math.log2(none)) }, "no scale");
   const [mask, positions] = [select("mask", MASKS), select("positions", POSITIONS)];
   const shuffle = el("button", { type: "button", "data-control": "shuffle", click: () => {

@@ -14,7 +14,7 @@ export function sourceOf(reads: Read[], agreement: Agreement, data: Data): Sourc
     const bytes = new Uint8Array(numbers.buffer, numbers.byteOffset, numbers.byteLength);
     return { block: blocks.push(bytes) - 1, shape: [rows, numbers.length / rows], kind: "float", levels: 0, scale: 0 };
   };
-  const { heads, size } = data.shape;
+  const { num_attention_heads: heads, hidden_size: size } = data.config;
   const width = size / heads;
   const changed = reads.map(({ changes }) => describe(changes));
   const results = reads.map((read, n): Result => {

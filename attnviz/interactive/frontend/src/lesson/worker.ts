@@ -1,14 +1,15 @@
 /** The thread that computes: it gets the model in parts, checks itself, and reads texts. */
 
 import { weights as weightsBy } from "../formula";
-import { bert, headOf, ruleOf, UNCHANGED, type Attention, type Changes, type Run, type Shape } from "./bert";
+import { bert, headOf, ruleOf, UNCHANGED, type Attention, type Changes, type Run, type Config } from "./bert";
+import { fast, LONGEST } from "./kernel";
 import { reader, type Tokens } from "./tokens";
 import { bytesOf, floatsOf, weightsOf, type Places } from "./weights";
 
 /** What Python writes into the folder beside the numbers of the model. */
 export interface Data {
   model: string;
-  shape: Shape;
+  config: Config;
   bytes: number;
   /** The bytes of each part, but for the last. */
   part: number;
@@ -47,11 +48,12 @@ export type Question =
   | { kind: "part"; start: number; text: string }
   | { kind: "check" }
   | { kind: "split"; texts: string[] }
-  | { kind: "read"; text: string; changes: Changes; ids?: number[] };
+  | { kind: "read"; text: string; changes: Changes; ids?: number[]; plain?: boolean };
 
 let data: Data;
 let bytes: Uint8Array;
 let run: ReturnType<typeof bert>;
+let reference: ReturnType<typeof bert>; // the same without WebAssembly
 let tokens: ReturnType<typeof reader>;
 
 const answers: { [kind in Question["kind"]]: (question: Extract<Question, { kind: kind }>) => unknown } = {
@@ -62,7 +64,8 @@ const answers: { [kind in Question["kind"]]: (question: Extract<Question, { kind
   },
   part: ({ start, text }) => bytes.set(bytesOf(text), start),
   check(): Agreement {
-    run ??= bert(weightsOf(bytes.buffer as ArrayBuffer, data.places), data.shape);
+    const { weights: read, multiply } = fast(weightsOf(bytes.buffer as ArrayBuffer, data.places), ...sizesOf(data.places));
+    [run, reference] = [bert(read, data.config, multiply), bert(read, data.config)];
     const found: Agreement = { weights: 0, output: 0, exact: 0, misread: [] };
     for (const { text, ids, weights, output, exact } of data.checked) {
       if (String(tokens(text).ids) !== String(ids)) found.misread.push(text);
@@ -75,13 +78,21 @@ const answers: { [kind in Question["kind"]]: (question: Extract<Question, { kind
     return found;
   },
   split: ({ texts }): Tokens[] => texts.map(tokens),
-  read({ text, changes, ids }): Read {
+  read({ text, changes, ids, plain }): Read {
     const started = performance.now();
     const read = tokens(text);
-    const found = run(ids ?? read.ids, changes);
-    return { ...read, ...found, text, changes, milliseconds: performance.now() - started, formula: follows(found.layers, data.shape, changes) };
+    const count = (ids ?? read.ids).length;
+    if (count > LONGEST) throw new Error(`The text has ${count} tokens, and this page reads at most ${LONGEST}. Shorten it.`);
+    const found = (plain ? reference : run)(ids ?? read.ids, changes);
+    return { ...read, ...found, text, changes, milliseconds: performance.now() - started, formula: follows(found.layers, data.config, changes) };
   },
 };
+
+/** Return the bytes of the layers in float32, and the longest vector. */
+function sizesOf(places: Places): [bytes: number, widest: number] {
+  const layers = Object.entries(places).filter(([name]) => name.startsWith("encoder")).map(([, [, rows, columns]]) => [rows, columns ?? 1]);
+  return [layers.reduce((sum, [rows, columns]) => sum + 4 * rows * columns + 16, 0), Math.max(...layers.flat())];
+}
 
 /** Return the largest difference; infinite if one number is none, or the lengths differ. */
 function difference(some: ArrayLike<number>, others: ArrayLike<number>): number {
@@ -91,7 +102,7 @@ function difference(some: ArrayLike<number>, others: ArrayLike<number>): number 
 }
 
 /** Compute the weights and W V once more, with the code that draws them. */
-function follows(layers: Attention[], { heads, size }: Shape, changes: Changes): Read["formula"] {
+function follows(layers: Attention[], { num_attention_heads: heads, hidden_size: size }: Config, changes: Changes): Read["formula"] {
   const width = size / heads;
   const rule = ruleOf(changes, width);
   const found = { sums: 0, mixed: 0, weights: 0 };
@@ -105,21 +116,29 @@ function follows(layers: Attention[], { heads, size }: Shape, changes: Changes):
         const total = ours.reduce((a, b) => a + b, 0);
         if (total) found.sums = Math.max(found.sums, Math.abs(total - 1)); // else all keys are hidden
         found.weights = Math.max(found.weights, difference(ours, row));
-        for (let c = 0; c < width; c++) {
-          const sum = row.reduce((before, weight, j) => before + weight * values[j * width + c], 0);
-          found.mixed = Math.max(found.mixed, Math.abs(sum - mixed[i * size + head * width + c]));
-        }
+        const sums = new Float64Array(width);
+        row.forEach((weight, j) => {
+          for (let c = 0; c < width; c++) sums[c] += weight * values[j * width + c];
+        });
+        found.mixed = Math.max(found.mixed, difference(sums, mixed.subarray(i * size + head * width, i * size + (head + 1) * width)));
       }
     }
   }
   return found;
 }
 
+/** Return the memory of all numbers of a text, which goes to the page without a copy. */
+function buffersOf({ words, positions, output, layers }: Read): ArrayBuffer[] {
+  const all = [words, positions, output, ...layers.flatMap((layer) => Object.values(layer) as Float32Array[])];
+  return [...new Set(all.map(({ buffer }) => buffer as ArrayBuffer))];
+}
+
 onmessage = ({ data: question }: MessageEvent<Question & { number: number }>) => {
   const { number } = question;
   try {
-    postMessage({ number, answer: answers[question.kind](question as never) });
+    const answer = answers[question.kind](question as never);
+    postMessage({ number, answer }, { transfer: question.kind === "read" ? buffersOf(answer as Read) : [] });
   } catch (error) {
-    postMessage({ number, error: String(error) });
+    postMessage({ number, error: error instanceof Error ? error.message : String(error) });
   }
 };

@@ -1,0 +1,60 @@
+"""Compare the page that runs the model in the browser with PyTorch on one thread."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from playwright.sync_api import sync_playwright
+
+import attnviz
+from benchmarks.measuring import alternate, console, show, show_setting
+from benchmarks.pages import launch
+
+_TEXT = "the old train left the station on time although its driver was unsure of the way and "
+_READ = """([text, ids, plain]) => {
+    const {engine} = document.querySelector('#attnviz').lesson;
+    const changes = {scale: 1, mask: {before: null, after: null, hidden: []}, positions: 'kept',
+                     off: []};
+    return engine.read(text, changes, ids, plain).then(({milliseconds}) => milliseconds);
+}"""
+_PATIENCE = 120_000  # milliseconds until the page has loaded the model
+
+
+def measure(tokens: Sequence[int], rounds: int) -> None:
+    """Print the time from a text to all weights, by PyTorch and by the page."""
+    torch.set_num_threads(1)
+    model = attnviz.load()
+    model.module.set_attn_implementation("eager")
+    page = attnviz.view("the train left the station")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page.save_live(folder)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+        console.print(f"The folder has {size / 1e6:.1f} MB.")
+        tab = launch(playwright).new_page()
+        tab.goto(Path(folder, "index.html").as_uri())
+        tab.locator("[data-state=drawn]").wait_for(state="attached", timeout=_PATIENCE)
+        for count in tokens:
+            ids = model.tokenizer(_TEXT * (count // 8 + 1))["input_ids"]
+            ids = [*ids[: count - 1], ids[-1]]
+
+            def pytorch(ids: list[int] = ids) -> None:
+                with torch.no_grad():
+                    model.module(torch.tensor([ids]), output_attentions=True)
+
+            alone: dict[bool, list[float]] = {False: [], True: []}
+
+            def in_the_page(plain: bool, ids: list[int] = ids) -> None:
+                alone[plain].append(tab.evaluate(_READ, [_TEXT, ids, plain]) / 1000)  # noqa: B023
+
+            variants = {
+                "PyTorch": pytorch,
+                "page, WebAssembly": lambda: in_the_page(False),
+                "page, plain code": lambda: in_the_page(True),
+            }
+            times = alternate(variants, rounds)
+            times |= {f"{name}, model alone": alone["plain" in name] for name in [*variants][1:]}
+            show(f"{count} tokens", times, against="PyTorch")
+    show_setting("attnviz", "torch", "playwright")
