@@ -209,7 +209,9 @@ def written_page(file: Path, address: str) -> str:
     text = links(text, file, address, place)
     if address == "cheat-sheet.md":
         text = f'<div class="stacked" markdown>\n\n{text}\n</div>\n'
-    return formulas(re.sub(r"<!-- view: (.*?) -->", lambda match: view_of(match[1]), text))
+    for name, make in (("view", view_of), ("live", live_of)):
+        text = re.sub(rf"<!-- {name}: (.*?) -->", lambda match, make=make: make(match[1]), text)
+    return formulas(text)
 
 
 def view_of(text: str) -> str:
@@ -220,6 +222,14 @@ def view_of(text: str) -> str:
     )  # fmt: skip
     publish(file, "views/lesson.html")
     return frame("views/lesson.html", f"Interactive: {text}", 760)
+
+
+def live_of(text: str) -> str:
+    """Return a link to the page that runs the model, which begins with a text."""
+    page = attnviz.view(text, show="head")
+    for file in kept("live", text + package(), page.save_live):
+        publish(file, f"live/{file.name}")
+    return "[Type your own sentence](live/index.html){ .md-button }"
 
 
 def place(file: Path) -> str | None:

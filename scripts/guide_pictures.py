@@ -169,7 +169,11 @@ def _by_command(command: str) -> list[Path]:
         at = words.index("-o")
         del words[at : at + 2]
     written = "page.html" if name in PAGES else "survey" if name == "survey" else "picture.png"
-    if (code := run([name, *words, "-o", written])) != 0:
+    if "--live" in words:
+        written = f"{words[words.index('--live') + 1]}/index.html"
+    else:
+        words += ["-o", written]
+    if (code := run([name, *words])) != 0:
         raise ValueError(f"The exit code is {code}.")
     if name in PAGES:
         return [screenshot(Path(written))]

@@ -4,6 +4,7 @@ One kernel runs all of them, each with no variables and in a folder of its own.
 """
 
 import json
+import re
 
 import nbformat
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tests.notebooks.executing import GALLERY, check_stored, execute_all, streams
 
 NOTEBOOKS = {file.stem: file for file in sorted((GALLERY / "notebooks").glob("*.ipynb"))}
-RUN = "quickstart", "formula", "researcher"
+LESSONS = [name for name in NOTEBOOKS if name.startswith("lesson_")]
+RUN = "quickstart", "formula", "researcher", *LESSONS
 CELLS = [
     "import attnviz\nweights = [[[[0.5, 0.5], [0.3, 0.7]]] * 2]\n"
     "result = attnviz.from_weights(weights, ['the', 'train'])",
@@ -94,6 +96,26 @@ def test_the_numbers_computed_by_hand_are_those_of_the_model(executed):
         float, next(line for line in printed.splitlines() if line[0].isdigit()).split()
     )
     assert sharp < flat
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_exercise_of_a_lesson_checks_its_answer(executed, name):
+    cells = executed[name][0].cells  # it ran, so every answer is right
+    asked = [n for n, cell in enumerate(cells) if cell.source.startswith("**Exercise")]
+    asked += [n for n, cell in enumerate(cells) if "\n**Exercise" in cell.source]
+    assert len(asked) >= 3
+    assert all("assert " in cells[n + 1].source for n in asked)
+    printed = [output for output in streams(executed[name][0]) if output.name == "stderr"]
+    assert not printed
+
+
+def test_the_course_has_five_lessons_that_the_page_of_lessons_names():
+    page = (GALLERY / "lessons.md").read_text("utf-8")
+    assert [name for name in NOTEBOOKS if f"notebooks/{name}.ipynb" in page] == LESSONS
+    assert len(LESSONS) == 5
+    figures = re.findall(r"\((fig\w+\.py)\)", page)
+    assert figures
+    assert all((GALLERY / figure).is_file() for figure in figures)
 
 
 def test_it_draws_figures_and_shows_the_view(quickstart):
