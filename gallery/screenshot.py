@@ -31,8 +31,10 @@ def screenshot(
         )
         tab = browser.new_page(viewport=WINDOW, device_scale_factor=scale, bypass_csp=bool(style))
         tab.goto(page.resolve().as_uri())
-        tab.add_style_tag(content=style)
+        if style:
+            tab.add_style_tag(content=style)
         tab.wait_for_timeout(3000)  # until it is drawn
+        tab.locator("body:not(:has([data-state=asked]))").wait_for(timeout=120_000)
         if until is not None:
             lower = tab.locator(until).bounding_box()
             tab.set_viewport_size(WINDOW | {"height": int(lower["y"] + lower["height"]) + 8})

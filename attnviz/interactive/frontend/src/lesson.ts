@@ -79,7 +79,7 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   const handles = moves(data.config, () => view?.state, () => later(0));
   const into = el("div", { class: "answer" });
   const glass = el("section", { class: "lenses", "aria-label": "Questions about this head" });
-  const node = el("section", {},
+  const node = el("section", { "data-state": "asked" },
     el("form", { class: "ask" }, el("div", { class: "typed" }, el("label", {}, el("span", {}, "Sentence"), text)), ...handles.replace),
     handles.node, said, into, glass);
   node.querySelector("form")!.addEventListener("submit", (event) => event.preventDefault());

@@ -139,7 +139,7 @@ function cosines(subject: Subject): Node[] {
       i === undefined ? "In this head both choose the same key for every token."
         : `No: in ${differing.length} of ${tokens} rows they choose another key. For ${quoted(labels[i])} the dot product is largest with ${quoted(labels[a])}, and the cosine with ${quoted(labels[b])}.`,
       i === undefined ? "The cosine is the dot product divided by both lengths."
-        : `The cosine divides by both lengths, |q| |k|. The key of ${quoted(labels[a])} has length ${k[a].toFixed(1)}, that of ${quoted(labels[b])} ${k[b].toFixed(1)}: attention listens to long keys, the cosine does not.`),
+        : `The cosine divides by both lengths, |q| |k|. The key of ${quoted(labels[a])} has length ${k[a].toFixed(1)}, that of ${quoted(labels[b])} ${k[b].toFixed(1)}. At the same angle a longer key gets more weight.`),
     pair(of(`Dot product q·k / √${width}`, scores, best[0]), of("Cosine q·k / |q| |k|", cosine, best[1])),
   ];
 }
