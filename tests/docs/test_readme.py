@@ -89,7 +89,8 @@ def test_every_command_runs_and_writes_its_files(command, tmp_path, monkeypatch)
         (tmp_path / name).symlink_to(MODEL)
     there = set(tmp_path.iterdir())
     assert run(words[1:]) == 0
-    expected = words[words.index("-o") + 1] if "-o" in words else f"{words[1]}.png"
+    named = [words[words.index(word) + 1] for word in ("-o", "--live") if word in words]
+    expected = named[0] if named else f"{words[1]}.png"
     assert {path.name for path in {*tmp_path.iterdir()} - there} == (
         set() if words[1] in ("verify", "models", "example") else {expected}
     )
