@@ -435,22 +435,33 @@ def test_the_keyboard_moves_everything(live):
 MOVES = ["word", "scale", "unscaled", "mask", "positions", "shuffle", "off"]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_has_no_sideways_scrolling(open_page, served, dark):
-    page = open_page(f"{served}/live/index.html", width=400, height=800, dark=dark, shared=True)
+def test_a_phone_has_no_sideways_scrolling(open_page, served):
+    page = open_page(f"{served}/live/index.html", width=400, height=800, shared=True)
     live = Live(page).computed()
-    assert page.locator("#attnviz").get_attribute("data-theme") == ("dark" if dark else "light")
-    for lens in range(4):
-        live.control(f"lens-{lens}").click()
-        live.computed()
-        assert page.evaluate("document.documentElement.scrollWidth") == 400, lens
-    live.control("page-1").click()
-    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        expect(page.locator("#attnviz")).to_have_attribute("data-theme", scheme)
+        live.control("page-0").click()
+        for lens in range(4):
+            live.control(f"lens-{lens}").click()
+            live.computed()
+            assert page.evaluate("document.documentElement.scrollWidth") == 400, lens
+        live.control("page-1").click()
+        assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
 def test_it_works_from_disk(open_page, folder):
     live = Live(open_page(folder / "live" / "index.html")).computed()
     assert live.said().startswith("✓ Computed here")
+
+
+@pytest.mark.parametrize("name", ["data.js", "model.3.js"])
+def test_a_file_that_is_missing_is_named(open_page, folder, name):
+    here = folder / "less"
+    shutil.copytree(folder / "live", here, dirs_exist_ok=True)
+    (here / name).unlink()
+    page = open_page(here / "index.html", expects=[f"console: .*{re.escape('ERR_FILE_NOT_FOUND')}"])
+    expect(page.locator("main")).to_contain_text(f"{name} is missing: copy the whole folder.")
 
 
 # A fault in the page's attention, as a change to its built script.
@@ -478,9 +489,9 @@ def test_a_planted_fault_in_its_attention_fails_its_check(open_page, folder, ser
     assert found == count
     script.write_text(code, "utf-8")
     live = Live(open_page(f"{served}/wrong/index.html")).computed()
-    assert live.said().startswith(
-        "✗ not verified: on two sentences the weights of this page differ"
-    )
+    assert live.said() == "✗ This page computes other numbers than PyTorch."
+    banner = live.page.locator(".verdict .whole")
+    expect(banner).to_contain_text("not verified: on two sentences the weights of this page differ")
     assert live.control("verdict").get_attribute("data-verdict") == "failed"
 
 

@@ -29,6 +29,7 @@ export async function engine(data: Data, say: (share: number) => void): Promise<
     waiting.get(number)?.(answer);
     waiting.delete(number);
   };
+  worker.onerror = ({ message }) => waiting.forEach((answer) => answer({ error: message || "This browser cannot run the model. Use a newer one." }));
   let count = 0;
   const ask = <T>(question: Question) => new Promise<T>((resolve, reject) => {
     waiting.set(++count, ({ answer, error }) => (error ? reject(new Error(error)) : resolve(answer as T)));

@@ -5,7 +5,7 @@ import { headOf, ruleOf, UNCHANGED, type Changes } from "./bert";
 import type { Agreement, Data, Read } from "./worker";
 
 /** How far this page may be from PyTorch with the same numbers: 10 × what is measured, and far below what 1 % of the scale changes. */
-export const TOLERANCE = 2e-5;
+const TOLERANCE = 2e-5;
 const STACK = "encoder";
 
 export function sourceOf(reads: Read[], agreement: Agreement, data: Data): Source {
@@ -39,11 +39,11 @@ export function sourceOf(reads: Read[], agreement: Agreement, data: Data): Sourc
   return { payload: { results, start, notes: notesOf(agreement), scale: data.scale, ...(aligned && { aligned: { [STACK]: aligned } }) }, blocks };
 }
 
-export function isTrusted({ weights, output, misread }: Agreement): boolean {
+function isTrusted({ weights, output, misread }: Agreement): boolean {
   return weights <= TOLERANCE && output <= 10 * TOLERANCE && !misread.length;
 }
 
-export function verdictOf({ changes, formula }: Read, agreement: Agreement): Pick<Result, "verdict" | "summary"> {
+function verdictOf({ changes, formula }: Read, agreement: Agreement): Pick<Result, "verdict" | "summary"> {
   const { weights, exact, misread } = agreement;
   if (misread.length) return { verdict: "failed", summary: `not verified: this browser splits “${misread[0]}” into other tokens than the tokenizer. Use another browser.` };
   if (!isTrusted(agreement)) return { verdict: "failed", summary: `not verified: on two sentences the weights of this page differ from PyTorch's by ${small(weights)}, and more than ${small(TOLERANCE)} is wrong. Use another browser.` };
