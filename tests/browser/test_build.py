@@ -14,7 +14,7 @@ from attnviz.figures.style import DARK, LIGHT
 ROOM = Path(attnviz.__file__).parent / "interactive"
 FILES = (
     "attnviz.iife.js", "attnviz.css", "attnviz.es.js", "attnviz.live.js", "attnviz.live.css",
-    "attnviz.explore.js", "attnviz.explore.css",
+    "attnviz.explore.js", "attnviz.explore.css", "attnviz.lesson.js", "attnviz.lesson.css",
 )  # fmt: skip
 
 
