@@ -438,7 +438,7 @@ def _live_data() -> tuple[dict[str, Any], bytes]:
 
     Of two sentences it has PyTorch's values, with these numbers and with the model's own.
     """
-    model: Any = load()
+    model: Any = load(device="cpu")
     module, numbers, places = model.module, bytearray(), {}
     module.set_attn_implementation("eager")
     encoded = [model.tokenizer(text, return_tensors="pt") for text in _DEMO[:2]]
