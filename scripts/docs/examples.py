@@ -7,6 +7,7 @@ import doctest
 import inspect
 import operator
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def models() -> set[NamedModel]:
 def run(name: str, folder: Path) -> Path | None:
     """Run the examples of a name; return its last figure as PNG, or its page as HTML."""
     examples = doctest.DocTestParser().get_examples(docstring(name))
-    globals_: dict[str, object] = {}
+    thing = inspect.unwrap(operator.attrgetter(name)(attnviz))
+    globals_ = dict(vars(sys.modules[thing.__module__]))  # as doctest runs them
+    own = set(globals_)
     plt.close("all")
     with warnings.catch_warnings(), contextlib.redirect_stdout(None):
         warnings.simplefilter("ignore")
@@ -44,12 +47,13 @@ def run(name: str, folder: Path) -> Path | None:
             except attnviz.AttnvizError:
                 if example.exc_msg is None:
                     raise
-    pages = [value for value in globals_.values() if isinstance(value, View)]
+    made = [value for key, value in globals_.items() if key not in own]
+    pages = [value for value in made if isinstance(value, View)]
     if pages:
         file = folder / f"{name}.html"
         pages[-1].save(file)
         return file
-    figures = [getattr(value, "figure", None) for value in globals_.values()]
+    figures = [getattr(value, "figure", None) for value in made]
     if not any(isinstance(figure, plt.Figure) for figure in figures):
         plt.close("all")
         return None
