@@ -22,6 +22,8 @@ from .analyses.maps.compute import head_maps as head_maps
 from .analyses.maps.compute import rank_heads as rank_heads
 from .analyses.maps.result import AttentionMap as AttentionMap
 from .analyses.maps.result import HeadMaps as HeadMaps
+from .analyses.maps.result import HeadMatches as HeadMatches
+from .analyses.maps.result import HeadRanking as HeadRanking
 from .analyses.senses.compute import senses as senses
 from .analyses.senses.result import SensesResult as SensesResult
 from .analyses.shift.compute import shift as shift
@@ -50,3 +52,6 @@ from .results.attention_record import AttentionRecord as AttentionRecord
 from .results.attention_result import AttentionResult as AttentionResult
 from .results.attention_result import MapSummary as MapSummary
 from .results.attention_result import StreamedAttention as StreamedAttention
+from .results.base import Savable as Savable
+
+__version__: str

@@ -31,10 +31,11 @@ from attnviz.errors import (
     refuse_given,
     require,
 )
-from attnviz.io import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_folder, check_output
+from attnviz.io import FIGURE_SUFFIXES, PAGE_SUFFIXES, SCHEMA, check_folder, check_output
+from attnviz.runtime import address_of
 from attnviz.terminal.command import COMMANDS, Call, Command
 
-# The commands are in the order of the help. A declaration says what no signature says.
+# A declaration says what no signature says.
 _FIGURE = "output force width caption json"
 _MAP = f"stack {_FIGURE}"
 _PAGE = "output force open"
@@ -183,7 +184,8 @@ def verify(call: Call) -> int:
         save_result(result, call.path, force=call.force)
     if call.json:
         notes = {"notes": list(result.notes)}
-        terminal.print_json({**asdict(result.provenance), **notes, **result.agreement.about()})
+        about = {**asdict(result.provenance), **notes, **result.agreement.about()}
+        terminal.print_json({"schema": SCHEMA.format("AgreementReport"), **about})
     else:
         terminal.console.print(result)
     return terminal.print_verdict(result.checked_agreement, call.path, json=call.json)
@@ -274,7 +276,7 @@ def models(call: Call) -> int:
         return 0
     versions = {"transformers": version_of("transformers")}
     versions["checked_with"] = last_check().transformers
-    _print_without_torch({**versions, "models": [asdict(model) for model in matching]})
+    _print_without_torch("models", {**versions, "models": [asdict(one) for one in matching]})
     return 0
 
 
@@ -310,26 +312,33 @@ def doctor(call: Call) -> int:
     """
     result = call.compute()
     if call.json:
-        _print_without_torch(result.about())
+        _print_without_torch("DoctorResult", result.about())
     else:
         terminal.wide_console().print(result)
     return 0 if result.works else ModelError.exit_code
 
 
-def _print_without_torch(data: dict[str, Any]) -> None:
+def _print_without_torch(kind: str, data: dict[str, Any]) -> None:
+    data = {"schema": SCHEMA.format(kind), **data}
     sys.stdout.write(json.dumps(data, ensure_ascii=False, indent=1) + "\n")
 
 
 app = typer.Typer(
     name="attnviz",
     help="See, verify and explain attention in pretrained Hugging Face models.",
+    epilog="Exit codes: 0 done, 1 unexpected error, 2 wrong usage or input, 3 the model cannot be "
+    "used, 4 the output cannot be written, 5 not verified, 130 and 143 interrupted.",
     no_args_is_help=True,
     rich_markup_mode="markdown",  # joins the lines of a docstring's paragraph
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+_site = address_of("Documentation")
+for line in Path(__file__).with_name("terminal").joinpath("examples.txt").read_text().splitlines():
+    panel, name, *example = line.split(maxsplit=2)
+    end = " ".join(["Example: attnviz", name, *example])
+    end += _site and f"\n\nMore: {_site}/commands/{name}.html"
+    app.command(name, rich_help_panel=panel, epilog=end)(COMMANDS[name])
 _command_of = cache(typer.main.get_command)
 
 

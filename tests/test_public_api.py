@@ -12,12 +12,12 @@ import attnviz
 
 PUBLIC = """
     AblationResult AgreementReport Architecture AttentionMap AttentionRecord AttentionResult
-    AttnvizError AttnvizWarning CheckResult CompareResult DoctorResult
-    ExampleResult ExplainResult ExploreResult HeadMaps InputError MapSummary Model ModelError
-    OutputError SensesResult ShiftResult StepsResult StreamedAttention SurveyResult View ablate
-    architectures attend attention_map check compare demo doctor example explain explain_generation
-    explore find_heads from_weights head_maps load load_result plot rank_heads save_result senses
-    shift steps survey verify view
+    AttnvizError AttnvizWarning CheckResult CompareResult DoctorResult ExampleResult
+    ExplainResult ExploreResult HeadMaps HeadMatches HeadRanking InputError MapSummary Model
+    ModelError OutputError Savable SensesResult ShiftResult StepsResult StreamedAttention
+    SurveyResult View ablate architectures attend attention_map check compare demo doctor
+    example explain explain_generation explore find_heads from_weights head_maps load
+    load_result plot rank_heads save_result senses shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
     ablate add_caption attention_vector check compare example explain heads heatmap save senses
@@ -36,8 +36,14 @@ def test_the_public_names():
 def test_every_public_name_is_in_the_program_that_mypy_reads():
     program = Path(__file__).with_name("release") / "every_name.py"
     source = program.read_text(encoding="utf-8")
-    assert {*re.findall(r"attnviz\.(\w+)", source), "plot"} == set(PUBLIC)
+    assert {*re.findall(r"attnviz\.(\w+)", source), "plot"} == {*PUBLIC, "__version__"}
     assert set(re.findall(r"\bplot\.(\w+)", source)) == set(PLOT)
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name.islower() and name != "plot"])
+def test_what_a_function_returns_is_public(name):
+    hint = str(getattr(attnviz, name).__annotations__["return"])
+    assert set(re.findall(r"[A-Z]\w+", hint)) <= {*PUBLIC, "Any", "None"}
 
 
 @pytest.mark.parametrize("name", PLOT)
@@ -65,6 +71,7 @@ def test_one_positional_argument_the_rest_by_keyword(name):
         "plot.save": ["figure", "path"],
         "save_result": ["result", "path"],
         "check": ["weights", "text", "model"],
+        "load_result": ["path", "kind"],
         "from_weights": ["weights", "tokens", "keys"],
         "shift": ["word", "text"],
         "senses": ["word", "sentences"],

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from attnviz.agreement.verdict import (
     largest_by_head,
     regression,
 )
+from attnviz.errors import InputError
 from attnviz.io.export import read_result
 from attnviz.results import (
     AgreementReport,
@@ -62,6 +63,7 @@ from attnviz.runtime.libraries import exact_products, free
 
 CANARY = 1.01  # the factor on the scale that must be caught
 Values: TypeAlias = dict[str, Tensor]  # of each stage, heads first
+Kind = TypeVar("Kind", bound=Savable)
 Maps: TypeAlias = dict[tuple[str, str], Tensor]  # by stage and name
 _PROJECTED = STAGES[:3]
 _MAPS = STAGES[3:5]
@@ -580,7 +582,11 @@ def _measure_output(
 
 
 @checked_scalars
-def load_result(path: str | os.PathLike[str]) -> Savable:
+@overload
+def load_result(path: str | os.PathLike[str], kind: type[Kind]) -> Kind: ...
+@overload
+def load_result(path: str | os.PathLike[str]) -> Any: ...
+def load_result(path: str | os.PathLike[str], kind: type[Savable] = Savable) -> Any:
     """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 
     Q, K and V of whole maps are recomputed. If the numbers are not those that were verified when
@@ -590,6 +596,8 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
     ----------
     path : str or path
         The file.
+    kind : type, optional
+        The type that the result must have, such as `AttentionResult`. A type checker then knows it.
 
     Returns
     -------
@@ -599,8 +607,8 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
     Raises
     ------
     InputError
-        There is no such file, it holds no result, it changed since it was written, or a newer
-        version of attnviz wrote it.
+        There is no such file, it holds no result or one of another type, it changed since it was
+        written, or a newer version of attnviz wrote it.
 
     Examples
     --------
@@ -614,6 +622,11 @@ def load_result(path: str | os.PathLike[str]) -> Savable:
     True
     """
     result = read_result(Path(path))
+    if not isinstance(result, kind):
+        raise InputError(
+            f"{path} holds {type(result).__name__}, not {kind.__name__}. Save one: save_result, or "
+            "attnviz verify TEXT -o FILE."
+        )
     if isinstance(result, AttentionResult) and not result.agreement.given:
         report = verify_saved(result)
         if report.verdict != result.agreement.verdict:

@@ -584,15 +584,17 @@ def _sentence(part: str) -> str:
     return f"{sentence if starts_with_file else sentence[0].upper() + sentence[1:]}."
 
 
-def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -> None:
+def save(
+    figure: Figure | SubFigure | Axes, path: str | os.PathLike[str], *, force: bool = False
+) -> None:
     """Save a figure; the suffix of `path` chooses the format.
 
     Text stays text in svg and pdf. The file is written atomically and overwritten if it exists.
 
     Parameters
     ----------
-    figure : Figure
-        The figure.
+    figure : Figure, SubFigure or Axes
+        The figure, or a part of it.
     path : str or PathLike
         A file name that ends in .png, .svg or .pdf.
     force : bool
@@ -601,7 +603,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     Raises
     ------
     InputError, OutputError
-        As `attnviz.io.check_output`.
+        The name has another suffix, or the file cannot be written.
 
     Examples
     --------
@@ -614,7 +616,9 @@ def save(figure: Figure, path: str | os.PathLike[str], *, force: bool = False) -
     ['cat.svg']
     """
     path = check_output(path, FIGURE_SUFFIXES, force=force)
-    image = render(figure, path.suffix.lower())
+    whole = figure.get_figure(root=True)
+    assert whole is not None
+    image = render(whole, path.suffix.lower())
     with atomic(path) as temporary:
         temporary.write_bytes(image)
 

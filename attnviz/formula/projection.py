@@ -9,7 +9,7 @@ Sennrich 2019, 1910.07467; Su et al. 2021, 2104.09864; DeepSeek-AI 2024, 2405.04
 """
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -109,38 +109,6 @@ def clip(x: Float[Tensor, "*N"], bound: float) -> Float[Tensor, "*N"]:
     return x.clamp(-bound, bound)
 
 
-def rotary_angles(
-    positions: Int[Tensor, "*N T"] | Float[Tensor, "*N T"], width: int, base: float = 10000.0
-) -> tuple[Float[Tensor, "*N T r"], Float[Tensor, "*N T r"]]:
-    """Return the cosines and sines of the angles by which `rotary` rotates (Su et al. 2021).
-
-    Pair i of the r = width features is rotated by position · base^(-2i/r). The r/2 angles are
-    repeated, one half after the other. The dtype is that of floating-point positions,
-    for integers the default.
-
-    Raises
-    ------
-    ValueError
-        The width is odd: features are rotated in pairs.
-
-    >>> cos, sin = rotary_angles(torch.arange(3), width=4)
-    >>> sin
-    tensor([[0.0000, 0.0000, 0.0000, 0.0000],
-            [0.8415, 0.0100, 0.8415, 0.0100],
-            [0.9093, 0.0200, 0.9093, 0.0200]])
-    """
-    if width % 2:
-        raise ValueError(
-            f"expected an even width, since features turn in pairs, got {width}; "
-            "take the rotated part of d_k from the model's configuration"
-        )
-    dtype = torch.result_type(positions, 1.0)
-    exponents = torch.arange(0, width, 2, dtype=dtype, device=positions.device) / width
-    angles = positions.unsqueeze(-1) / base**exponents
-    angles = torch.cat((angles, angles), -1)
-    return angles.cos(), angles.sin()
-
-
 def rotary(
     x: Float[Tensor, "*N T d"],
     cos: Float[Tensor, "*#N T r"],
@@ -152,11 +120,12 @@ def rotary(
 
     The pair (a, b) at angle θ becomes (a cos θ - b sin θ, b cos θ + a sin θ). The pairs are the
     features (i, i + r/2), as in Llama, or if `interleaved` (2i, 2i + 1), as in GPT-J. Features
-    beyond the first r pass through. `cos` and `sin` are those of `rotary_angles` for both
+    beyond the first r pass through. `cos` and `sin` are those of the angles for both
     conventions, and take the dtype of x.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    >>> rotary(x, *rotary_angles(torch.arange(3), width=2))
+    >>> angles = torch.arange(3.0)[:, None].expand(3, 2)
+    >>> rotary(x, angles.cos(), angles.sin())
     tensor([[ 1.0000,  0.0000],
             [ 0.5403,  0.8415],
             [-0.4161,  0.9093]])

@@ -117,20 +117,7 @@ class View:
 
     @checked_scalars
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the page to a file, atomically.
-
-        Parameters
-        ----------
-        path : str or path
-            Its name ends in .html.
-        force : bool, optional
-            Overwrite also a read-only file.
-
-        Raises
-        ------
-        InputError, OutputError
-            The name does not end in .html, or the file cannot be written.
-        """
+        """Write the page to a file ending in .html; `force` overwrites also a read-only one."""
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8", newline="\n")

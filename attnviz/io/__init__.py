@@ -14,6 +14,7 @@ from typing import Any
 
 from attnviz.errors import AttnvizError, InputError, OutputError, printable, require
 
+SCHEMA = "attnviz/{}/1"  # the type that JSON holds, and the version of its form
 GENERATOR = "attnviz"  # the program that files name as their writer
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIXES = (".html", ".htm")

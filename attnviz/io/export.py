@@ -42,7 +42,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from attnviz.errors import InputError, printable
-from attnviz.io import DATA_SUFFIXES, GENERATOR, atomic, check_output, data_uri
+from attnviz.io import DATA_SUFFIXES, GENERATOR, SCHEMA, atomic, check_output, data_uri
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.base import SAVABLE, Result, Savable, finite, stored
@@ -113,7 +113,8 @@ def to_data(result: Savable) -> dict[str, Any]:
         name: data_uri(Image.fromarray(a.numpy()), "png") if name == "image" else a.tolist()
         for name, a in _as_drawn(result).to_arrays().items()
     }
-    return {"generator": GENERATOR, **numbers, **_about(result)}
+    schema = SCHEMA.format(type(result).__name__)
+    return {"schema": schema, "generator": GENERATOR, **numbers, **_about(result)}
 
 
 def to_json(data: dict[str, Any]) -> str:

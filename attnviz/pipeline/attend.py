@@ -112,9 +112,10 @@ def load(
     Parameters
     ----------
     name_or_path_or_model : str, path, PreTrainedModel, an object that holds one, or None
-        A name on the Hugging Face hub ("bert-base-uncased") or a local folder; by default the
-        bundled all-MiniLM-L6-v2. A folder may hold only a LoRA adapter of peft: its base model is
-        loaded, too.
+        A name on the Hugging Face hub ("bert-base-uncased"), a local folder, or a short name of
+        scripts/fetch_models.py: smollm2, gemma3-270m, whisper-tiny.en, whisper-base, dinov2-small,
+        rxnmapper, rxnfp, antiberty. By default the bundled all-MiniLM-L6-v2. A folder may hold only
+        a LoRA adapter of peft: its base model is loaded, too.
 
         Or a transformers model that is already loaded (it is not changed). It is taken out of
         ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
@@ -403,8 +404,24 @@ def verify(
 ) -> AgreementReport:
     """Run a model and return how its attention agrees with the formula.
 
-    Parameters and errors are those of `attend`. In place of a text it takes a result, such as one
-    from `load_result`: then no model runs, and what the result holds is recomputed.
+    Parameters
+    ----------
+    text : what `attend` reads, AttentionResult, or None
+        A result, such as one from `load_result`, is recomputed from what it holds; no model runs.
+    model : Model, what `load` takes, or None
+        As in `attend`.
+    **inputs
+        All further arguments of `attend`.
+
+    Returns
+    -------
+    AgreementReport
+        The verdict, and the difference in each stage of each head. Several texts have one report.
+
+    Raises
+    ------
+    InputError, ModelError
+        As in `attend`; InputError also for a model or an input beside a result.
 
     Examples
     --------

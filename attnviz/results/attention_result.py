@@ -30,7 +30,6 @@ from attnviz.results.text import listed, literal
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from matplotlib.axes import Axes
 
 Special = Literal["keep", "hide", "remove"]
 _WEIGHTS = 2**22  # that are held at once
@@ -407,7 +406,7 @@ class AttentionResult(base.Savable):
         """Return the stacks, the provenance and the agreement, as types of JSON."""
         return {"stacks": list(self.stacks), **base.proof(self)}
 
-    def plot(self, **keywords: Any) -> Axes | list[Axes]:
+    def plot(self, **keywords: Any) -> Any:
         """Draw the attention map of one head: see `attnviz.plot.heatmap`."""
         return attnviz.plot.heatmap(self, **keywords)
 

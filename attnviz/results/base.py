@@ -73,6 +73,12 @@ class Savable:
     """Base of every dataclass that a saved result may hold.
 
     It cannot be built with fields that do not fit each other: `InputError` names the broken rule.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> isinstance(attnviz.attend("the train left"), attnviz.Savable)
+    True
     """
 
     def __init_subclass__(cls, **keywords: Any) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from typing import Any, TypeAlias, TypeVar
 
 NOT_INSTALLED = "(not installed)"
@@ -29,6 +29,15 @@ def version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return NOT_INSTALLED
+
+
+def address_of(name: str) -> str:
+    """Return an address of the project by its name in pyproject.toml; "" if not installed."""
+    with suppress(PackageNotFoundError):
+        for line in metadata("attnviz").get_all("Project-URL", []):
+            if line.startswith(f"{name}, "):
+                return str(line).partition(", ")[2]
+    return ""
 
 
 class Printed:

@@ -560,12 +560,7 @@ def read_result(path: Path, mode: str | None) -> AttentionResult:
     from attnviz.agreement import load_result
     from attnviz.results import AttentionResult
 
-    result = load_result(path)
-    if not isinstance(result, AttentionResult):
-        raise InputError(
-            f"{path} holds {type(result).__name__}, not a whole result. Save one: attnviz verify "
-            "TEXT -o result.safetensors."
-        )
+    result = load_result(path, AttentionResult)
     stored = "streamed" if result.streamed else "full"
     if mode not in (stored, "auto"):
         raise InputError(f"{path} holds {stored} maps, not {mode} maps. Run the model again.")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from families import TEXTS, tiny
+from rotary_angles import rotary_angles
 from torch import nn
 
 import attnviz
@@ -11,7 +12,6 @@ from attnviz.capture.projections.find import (
     find_attention_modules,
     read_inputs,
 )
-from attnviz.formula.projection import rotary_angles
 
 
 @pytest.mark.parametrize("family", ["bert", "phi3", "deepseek-v3"])

@@ -418,7 +418,11 @@ CALLS: dict[str, Call] = {
             "force": With(True, path=of.saved),
         },
     ),
-    "load_result": Call(attnviz.load_result, {"path": of.saved}, {"path": of.example}),
+    "load_result": Call(
+        attnviz.load_result,
+        {"path": of.saved},
+        {"path": of.example, "kind": attnviz.SensesResult},
+    ),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
     "doctor": Call(attnviz.doctor, {}),
     "demo": Call(attnviz.demo, {"model": MODEL}),

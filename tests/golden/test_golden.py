@@ -114,6 +114,7 @@ LONG_FIGURES = (
 
 # A line of a help page: the names of an option, its description, and its default
 OPTION = re.compile(r"│ +((?:--?[a-z-]+ +)*)(.*?)(?:\[default: (.*)\] *)?│")
+PANEL = re.compile("─ (See|Verify|Explain|Corpus) ─")  # of commands
 
 
 def but_long(names, takes_long):
@@ -228,7 +229,7 @@ def options_and_defaults(capsys):
     yield re.search(r"Usage: (.*\S)", text)[1]
     of_commands = False
     for line in text.splitlines():
-        of_commands = "─ Commands ─" in line or (of_commands and line[0] == "│")
+        of_commands = bool(PANEL.search(line)) or (of_commands and line[0] == "│")
         if row := OPTION.match(line):
             names, described, default = row.groups()
             if names or of_commands:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import torch
 from planting import MAIN_PLACES as EVERY
 from planting import Fault
+from rotary_angles import rotary_angles
 
 from attnviz import AttentionRecord
-from attnviz.formula.projection import rotary, rotary_angles
+from attnviz.formula.projection import rotary
 from attnviz.results import Norm, Rotation
 
 BIASED = ("minilm", "bert", "gpt2")

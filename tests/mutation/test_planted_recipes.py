@@ -7,8 +7,8 @@ import captures
 import pytest
 import torch
 from faults import cut_the_other_way, two_per_cent_off
+from rotary_angles import rotary_angles
 
-from attnviz.formula.projection import rotary_angles
 from attnviz.results import Clip, Factor, Gate, Norm, Rotation
 
 DTYPES = [torch.float32, torch.bfloat16]

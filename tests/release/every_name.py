@@ -35,9 +35,10 @@ def run_a_model(path: Path) -> None:
     for streamed in result.streamed:
         assert_type(streamed, attnviz.StreamedAttention)
     attnviz.save_result(result, path, force=True)
-    saved = attnviz.load_result(path)
-    if isinstance(saved, attnviz.MapSummary):
-        saved.save(path)
+    saved = attnviz.load_result(path, attnviz.AttentionResult)
+    assert_type(saved, attnviz.AttentionResult)
+    summary: attnviz.Savable = attnviz.load_result(path, attnviz.MapSummary)
+    summary.save(path)
 
 
 def take_heads_apart(result: attnviz.AttentionResult) -> None:
@@ -46,12 +47,15 @@ def take_heads_apart(result: attnviz.AttentionResult) -> None:
     assert_type(one, attnviz.AttentionMap)
     assert_type(attnviz.head_maps(result), attnviz.HeadMaps)
     assert_type(attnviz.steps(result, word="train"), attnviz.StepsResult)
-    for ranked in attnviz.rank_heads(result):
+    ranking: attnviz.HeadRanking = attnviz.rank_heads(result)
+    for ranked in ranking:
         ranked.layer.bit_count()
-    for match in attnviz.find_heads(result, query="train", key="left"):
+    found: attnviz.HeadMatches = attnviz.find_heads(result, query="train", key="left")
+    for match in found:
         match.head.bit_count()
     assert_type(attnviz.check(np.eye(3), result), attnviz.CheckResult)
-    assert_type(plot.heatmap(one), Axes | list[Axes])
+    assert_type(plot.heatmap(one), Axes)
+    assert_type(plot.heatmap(result, heads=[(0, 1), (2, 8)]), list[Axes])
     assert_type(plot.heads(result), Figure)
     assert_type(plot.steps(result), Figure)
     assert_type(plot.attention_vector(result, word="train"), Figure)
@@ -82,6 +86,8 @@ def analyze(path: Path) -> None:
     assert_type(figures, list[Figure])
     with plot.style(theme="dark"):
         plot.save(plot.add_caption(figures[0], text="A caption."), path)
+        plot.save(plot.heatmap(attnviz.attend("the train left")), path)
+    assert_type(attnviz.__version__, str)
 
 
 def show(result: attnviz.AttentionResult) -> None:

@@ -129,7 +129,7 @@ def test_incompatible_options_are_refused_in_one_line(capsys, arguments, said):
 def test_a_map_is_no_whole_result(capsys, command, train):
     attnviz.save_result(attnviz.attention_map(train, layer=2, head=3), "map.safetensors")
     assert run([command, "--result", "map.safetensors"]) == 2
-    said = "map.safetensors holds AttentionMap, not a whole result. Save"
+    said = "map.safetensors holds AttentionMap, not AttentionResult. Save"
     assert said in capsys.readouterr().err
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 import matplotlib as mpl
 import numpy as np
@@ -61,6 +61,12 @@ _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, an
 # --- one map
 
 
+@overload
+def heatmap(result: AttentionResult | AttentionMap, *, heads: None = None, **look: Any) -> Axes: ...
+@overload
+def heatmap(
+    result: AttentionResult, *, heads: Sequence[tuple[int, int]], **look: Any
+) -> list[Axes]: ...
 def heatmap(
     result: AttentionResult | AttentionMap,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -178,7 +178,7 @@ class AttentionMap(_LabeledMaps, OneMap):
 
     def plot(self, **keywords: Any) -> Axes:  # type: ignore[override]
         """Draw the map: see `attnviz.plot.heatmap`."""
-        return cast("Axes", attnviz.plot.heatmap(self, **keywords))
+        return attnviz.plot.heatmap(self, **keywords)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         return self.printed(claims.of_map(self) or claims.Finding(""), options.max_width)
@@ -361,7 +361,15 @@ class HeadScore:
 
 @dataclass(frozen=True, repr=False)
 class HeadRanking(Printed):
-    """Heads, best first, and what the score is, in words for a caption."""
+    """Heads, best first, and what the score is, in words for a caption.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> ranking = attnviz.rank_heads(attnviz.attend("the train left the station"))
+    >>> len(ranking), ranking.best.layer, ranking.best.head
+    (72, 0, 4)
+    """
 
     scores: tuple[HeadScore, ...]
     meaning: str
@@ -415,7 +423,16 @@ class HeadMatch(HeadScore):
 
 @dataclass(frozen=True, repr=False)
 class HeadMatches(HeadRanking):
-    """Every head's weight from one word to another, the largest first."""
+    """Every head's weight from one word to another, the largest first.
+
+    Examples
+    --------
+    >>> import attnviz
+    >>> result = attnviz.attend("the train left the station")
+    >>> found = attnviz.find_heads(result, query="train", key="station")
+    >>> found.query, found.best.rank
+    ('train', 1)
+    """
 
     scores: tuple[HeadMatch, ...]
     query: str
@@ -423,13 +440,8 @@ class HeadMatches(HeadRanking):
     others: tuple[str, ...]  # the function words to compare with
 
     def __repr__(self) -> str:
-        best = _names(self.heads[:1], scores=True)
+        best = _names(self.scores[:1], scores=True)
         return f"HeadMatches({self.query!r} to {self.key!r}, {len(self)} heads, best {best})"
-
-    @property
-    def heads(self) -> tuple[HeadMatch, ...]:
-        """The heads."""
-        return self.scores
 
     def to_frame(self) -> pd.DataFrame:
         """Return the heads as a table, the largest weight first.
@@ -439,23 +451,23 @@ class HeadMatches(HeadRanking):
         """
         frame = super().to_frame().rename(columns={"score": "weight"})
         best = set(self.above_function_words)
-        frame["rank"] = [head.rank for head in self.heads]
-        frame["above_function_words"] = [head in best for head in self.heads]
+        frame["rank"] = [head.rank for head in self.scores]
+        frame["above_function_words"] = [head in best for head in self.scores]
         return frame
 
     @property
     def first(self) -> tuple[HeadMatch, ...]:
         """The heads in which no word but the query itself weighs more."""
-        return tuple(head for head in self.heads if head.rank == 1)
+        return tuple(head for head in self.scores if head.rank == 1)
 
     @property
     def above_function_words(self) -> tuple[HeadMatch, ...]:
         """The heads in which every function word of the text weighs less."""
-        return tuple(head for head in self.heads if head.above.issuperset(self.others))
+        return tuple(head for head in self.scores if head.above.issuperset(self.others))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table("head", "weight", "rank among the words", box=None, header_style="dim")
-        for head in self.heads[:10]:
+        for head in self.scores[:10]:
             table.add_row(f"{head.layer}.{head.head}", f"{head.score:.3f}", str(head.rank))
         yield Text(f"{self.meaning}, largest first", "bold")
         yield table
@@ -466,7 +478,7 @@ class HeadMatches(HeadRanking):
 
     def _count(self, what: str, heads: Sequence[HeadScore]) -> str:
         names = f": {_names(heads)}" if heads else ""
-        return f"{what} in {len(heads)} of {len(self.heads)} heads{names}"
+        return f"{what} in {len(heads)} of {len(self.scores)} heads{names}"
 
 
 def _names(heads: Sequence[HeadScore], *, scores: bool = False) -> str:

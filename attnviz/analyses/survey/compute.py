@@ -129,6 +129,11 @@ def survey(
         Further inputs of `attend`: `truncate` cuts texts that are longer than the model can read;
         `pair`, a second text for each; `special_tokens`; `image` or `audio` in place of texts.
 
+    Returns
+    -------
+    SurveyResult
+        The means of each statistic of each head, with their intervals, tests and roles.
+
     Raises
     ------
     InputError

@@ -176,19 +176,19 @@ def test_find_heads_ranks_by_the_weight_between_two_words():
         key="station",
     )
     assert (found.query, found.key, found.others) == ("train", "station", ("the",))
-    assert [(h.layer, h.head) for h in found.heads] == [(0, 1), (1, 0), (0, 0)]
-    assert found.heads[0].score == pytest.approx(0.8)
-    assert [h.rank for h in found.heads] == [1, 1, 2]
+    assert [(h.layer, h.head) for h in found.scores] == [(0, 1), (1, 0), (0, 0)]
+    assert found.scores[0].score == pytest.approx(0.8)
+    assert [h.rank for h in found.scores] == [1, 1, 2]
     # A tie does not count: in the head "far", "the" weighs as much as "station".
-    assert found.above_function_words == found.heads[:2]
-    assert found.first == found.heads[:2]
+    assert found.above_function_words == found.scores[:2]
+    assert found.first == found.scores[:2]
     assert found.best.score == pytest.approx(0.8)
 
 
 def test_special_tokens_and_the_query_itself_do_not_compete():
     sink = head_with(train_station=0.1)
     sink[2] = torch.tensor([0.5, 0.05, 0.2, 0.05, 0.1, 0.1])
-    (head,) = find_heads(result_of(record_of(sink)), query="train", key="station").heads
+    (head,) = find_heads(result_of(record_of(sink)), query="train", key="station").scores
     assert head.rank == 1
 
 
