@@ -39,7 +39,8 @@ GALLERY = ROOT / "gallery"
 PAGES, CACHE = ROOT / "build" / "docs", ROOT / "build" / "docs-cache"
 # The pages that people write: where they are in the repository, and where on the site.
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-GUIDES = tuple(dict.fromkeys(re.findall(r"\| \[.*\]\(gallery/guides/([\w-]+)\.md\)", README)))
+TABLE = "".join(re.findall(r"^\| \[.*\n", README, re.MULTILINE))
+GUIDES = tuple(dict.fromkeys(re.findall(r"\(gallery/guides/([\w-]+)\.md\)", TABLE)))
 CONCEPTS = ("glossary", "capture", "verified", "splits")
 WRITTEN = {
     "gallery/site/index.md": "index.md",

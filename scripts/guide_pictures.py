@@ -42,7 +42,8 @@ PAGES = ("view", "explore", "demo")  # commands that write a page
 ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|photos/|speech/|step-0|\./before")
 SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")
 _IMAGE = r"!\[[^\]]+\]\((?:\.\./)?images/[\w.-]+\)"
-BLOCK = re.compile(rf"^```(\w*)\n(.*?)^```\n((?:\n?{_IMAGE}\n)*)", re.S | re.M)
+_NEEDS = r'(?: title="Needs [^"]*")?'  # a fence that does not run everywhere
+BLOCK = re.compile(rf"^```(\w*{_NEEDS})\n(.*?)^```\n((?:\n?{_IMAGE}\n)*)", re.S | re.M)
 PICTURE = re.compile(r"!\[([^\]]+)\]\(images/([\w.-]+)\)")
 SHRINK = 0.5  # of the 300 dpi of a figure
 

@@ -472,7 +472,7 @@ class Model:
         return self.checkpoint.module
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+    def tokenizer(self) -> PreTrainedTokenizerBase | Any:
         """The model's tokenizer; None if it reads no text."""
         return self.checkpoint.tokenizer
 

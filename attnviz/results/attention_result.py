@@ -532,7 +532,7 @@ class AttentionResult(base.Savable):
         """The layers of the default stack, or those that were kept of a long text."""
         return tuple(attention.layer for attention in self.stack().attentions)
 
-    def record(self, layer: int) -> AttentionRecord:
+    def record(self, layer: int) -> AttentionRecord | Any:
         """Return the record of a layer, of the default stack if there are several (`stack`).
 
         Raises

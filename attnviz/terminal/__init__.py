@@ -302,17 +302,16 @@ def print_json(data: dict[str, Any]) -> None:
 @contextmanager
 def progress_bar(name: str) -> Iterator[None]:
     """Show in a terminal what the code inside does, and its progress where it is known."""
-    if is_listened():  # a bar is shown already
+    stderr = Console(stderr=True)
+    if is_listened() or not stderr.is_terminal:  # a bar is shown already, or nobody sees one
         say(name)
         yield
         return
-    stderr = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),
         *Progress.get_default_columns(),
         console=stderr,
         transient=True,
-        disable=not stderr.is_terminal,
     )
     task = bar.add_task(name, total=None)
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from fetched import load
 from one_model import one_model, one_run  # noqa: F401
 
 from attnviz.analyses.senses import bundled
@@ -94,6 +95,37 @@ def test_every_command_runs_and_writes_its_files(command, tmp_path, monkeypatch)
     assert {path.name for path in {*tmp_path.iterdir()} - there} == (
         set() if words[1] in ("verify", "models", "example") else {expected}
     )
+
+
+def test_every_block_runs_or_says_what_it_needs():
+    for name, page in PAGES.items():
+        for opening in re.findall(r"^```(\w.*|(?=\n[^\n]+\n))$", page, re.M):
+            assert re.fullmatch(r'bash|python|json|\w+ title="Needs .+"', opening), (name, opening)
+
+
+def needing(model):
+    """Return the blocks that need a model, each with a mark: a command of each name is kept."""
+    had = set()
+    for name, page in PAGES.items():
+        title = rf'```(bash|python) title="Needs {model}"\n(.*?)```'
+        for number, (language, code) in enumerate(re.findall(title, page, re.DOTALL)):
+            what = code.split()[1] if language == "bash" else name
+            marks = [pytest.mark.long] if what in had or what in ("explore", "survey") else []
+            had.add(what)
+            yield pytest.param(language, code, marks=marks, id=f"{name}-{number}")
+
+
+@pytest.mark.real
+@pytest.mark.slow
+@pytest.mark.parametrize(("language", "code"), needing("smollm2"))
+def test_every_block_for_a_fetched_model_runs(language, code, tmp_path, monkeypatch):
+    load("smollm2", "float32")
+    monkeypatch.chdir(tmp_path)
+    Path("corpus.txt").write_text("The train left.\nThe cat saw the dog.\n" * 3)
+    if language == "bash":
+        assert [run(shlex.split(line)[1:]) for line in code.splitlines()] == [0]
+    else:
+        exec(compile(code, "guide", "exec"), {})
 
 
 @pytest.mark.parametrize("text", snippets("json"))

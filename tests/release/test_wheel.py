@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import attnviz
+
 pytest.importorskip("hatchling", reason="needs hatchling, which builds the wheel")
 pytest.importorskip("hatch_fancy_pypi_readme", reason="needs hatch-fancy-pypi-readme")
 
@@ -47,6 +49,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
         if file.is_file() and not {"frontend", "__pycache__"} & {*file.parts}
     }
     info = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+    info.add("licenses/THIRD_PARTY.md")
     assert {*wheel} == package | {f"{INFO}/{name}" for name in info}
 
 
@@ -93,6 +96,7 @@ def test_the_page_on_pypi_has_no_link_that_leads_nowhere(wheel):
 
 def test_the_version_is_the_same_everywhere():
     version = PROJECT["version"]
+    assert attnviz.__version__ == version
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.search(r"^version: (.*)$", citation, re.M)[1] == version
     assert re.search(r"^license: (.*)$", citation, re.M)[1] == PROJECT["license"]
@@ -102,6 +106,16 @@ def test_the_version_is_the_same_everywhere():
     assert re.fullmatch(r"unreleased|\d{4}-\d{2}-\d{2}", date)
     released = re.search(r"^date-released: (.*)$", citation, re.M)
     assert (released[1] if released else "unreleased") == date
+    repository = re.search(r'^repository-code: "(.*)"$', citation, re.M)
+    if released:  # the owner has named the addresses, here and there
+        assert not any("OWNER" in address for address in PROJECT["urls"].values())
+        assert repository[1] == PROJECT["urls"]["Repository"]
+
+
+def test_the_owner_fills_in_one_place():
+    files = ("README.md", "SECURITY.md", "CITATION.cff", "STABILITY.md", "CODE_OF_CONDUCT.md")
+    for name in files:
+        assert "OWNER" not in (ROOT / name).read_text(encoding="utf-8"), name
 
 
 @pytest.mark.parametrize(
