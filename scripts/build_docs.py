@@ -24,7 +24,17 @@ from typing import Annotated
 import matplotlib as mpl
 import typer
 from build_gallery import Entry, package, picture, scripts
-from docs import api, architectures, cheatsheet, commands, errors, figures, llms, notebooks
+from docs import (
+    api,
+    architectures,
+    cheatsheet,
+    commands,
+    errors,
+    figures,
+    json_pages,
+    llms,
+    notebooks,
+)
 from docs.examples import NAMES, docstring, models, run, shrink
 from docs.text import formulas, frame, links
 from mkdocs.commands.build import build
@@ -51,11 +61,16 @@ WRITTEN = {
     "README.md": "readme.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "STABILITY.md": "stability.md",
+    "SECURITY.md": "security.md",
+    "THIRD_PARTY.md": "licenses.md",
+    "CODE_OF_CONDUCT.md": "conduct.md",
 }
 COMPUTED = {
     "gallery/README.md": "gallery.md",
     "gallery/architectures.md": "architectures.md",
     "gallery/notebooks": "notebooks/index.md",
+    "tests/golden/data/commands": "json.md",
 }
 # What stands beside a page elsewhere; and which pages the search finds first.
 HIDDEN = {
@@ -68,18 +83,24 @@ HIDDEN = {
     "cheat-sheet.md": ("toc",),
 }
 RANKS = {
-    "concepts/glossary": 4, "concepts/": 2, "guides/proof": 1, "guides/": 2, "notebooks/index": 2,
-    "contributing": 2, "readme": 2, "figures/": 0.5, "errors": 0.4, "changelog": 0.2,
+    "guides/faq": 4, "concepts/glossary": 4, "concepts/": 2, "guides/proof": 1, "guides/": 2,
+    "notebooks/index": 2, "contributing": 1, "readme": 1, "figures/": 0.3, "api/": 0.7,
 }  # fmt: skip
+UNSEARCHED = ("errors.md", "architectures.md")  # each has a line that filters it
 console = Console(stderr=True, highlight=False)
 
 
 def main(
     site: Annotated[Path, typer.Option(help="Folder of the site.")] = ROOT / "site",
+    skip_examples: Annotated[
+        bool, typer.Option("--skip-examples", help="Show nothing of what examples draw.")
+    ] = False,
 ) -> None:
-    """Build the site."""
+    """Build the site. Without what its examples show it takes a minute, and needs no models."""
     mpl.use("agg")
-    if missing := sorted(model.name for model in models() if not model.is_here):
+    if skip_examples:
+        globals()["kept"] = lambda name, source, make: []
+    elif missing := sorted(model.name for model in models() if not model.is_here):
         sys.exit(f"Models are missing. Run 'python scripts/fetch_models.py {' '.join(missing)}'.")
     every = {file.stem for file in (GALLERY / "guides").glob("*.md")}
     if every != set(GUIDES):
@@ -148,6 +169,7 @@ def computed_pages() -> dict[str, str]:
         **figures.pages(entries, available, views),
         **notebook_pages(version),
         "errors.md": errors.page(),
+        "json.md": json_pages.page(),
         "architectures.md": architectures.page(date),
         "guides/index.md": guides_index(),
     }
@@ -167,8 +189,11 @@ def notebook_pages(version: str) -> dict[str, str]:
 
         source = file.read_text(encoding="utf-8") + version
         found = {one.name: one for one in kept(f"notebook-{file.stem}", source, execute)}
-        pages[address] = found["page.md"].read_text(encoding="utf-8")
-        shutil.copytree(found["media"], PAGES / media, dirs_exist_ok=True)
+        if found:
+            pages[address] = found["page.md"].read_text(encoding="utf-8")
+            shutil.copytree(found["media"], PAGES / media, dirs_exist_ok=True)
+        else:
+            pages[address] = notebooks.page(file, PAGES / media, relative, run=False)
         publish(file, f"notebooks/{file.name}")
         title = pages[address].partition("\n")[0].removeprefix("# ")
         page = os.path.relpath(address, "notebooks")
@@ -217,11 +242,13 @@ def written_page(file: Path, address: str) -> str:
 
 def view_of(text: str) -> str:
     """Return the interactive page of a text inside a page."""
-    (file,) = kept(
+    files = kept(
         "lesson", text + package(),
         lambda folder: attnviz.view(attnviz.attend(text)).save(folder / "lesson.html"),
     )  # fmt: skip
-    publish(file, "views/lesson.html")
+    if not files:
+        return ""
+    publish(files[0], "views/lesson.html")
     return frame("views/lesson.html", f"Interactive: {text}", 760)
 
 
@@ -275,7 +302,8 @@ def write(address: str, text: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     hidden = ", ".join(HIDDEN.get(address, ()))
     boost = next((rank for start, rank in RANKS.items() if address.startswith(start)), 1)
-    head = f"---\nhide: [{hidden}]\nsearch:\n  boost: {boost}\n---\n"
+    search = "exclude: true" if address in UNSEARCHED else f"boost: {boost}"
+    head = f"---\nhide: [{hidden}]\nsearch:\n  {search}\n---\n"
     target.write_text(head + text, encoding="utf-8")
 
 
@@ -324,7 +352,9 @@ def navigation(titles: dict[str, str]) -> list[dict[str, object]]:
         {"Python": ["api/index.md", *names]},
         {"Architectures": "architectures.md"},
         {"Errors": "errors.md"},
-        {"Project": items("contributing.md", "changelog.md")},
+        {"JSON": "json.md"},
+        {"Project": items("contributing.md", "changelog.md", "stability.md", "security.md",
+                          "licenses.md", "conduct.md")},
     ]  # fmt: skip
 
 

@@ -16,12 +16,13 @@ from nbclient import NotebookClient
 from docs.text import frame
 
 
-def page(file: Path, folder: Path, address: str) -> str:
+def page(file: Path, folder: Path, address: str, *, run: bool = True) -> str:
     """Run a notebook; return it as Markdown. Pictures and pages go to `folder` (`address`)."""
     book = nbformat.read(file, as_version=4)
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # a bar would stay on the page
     with TemporaryDirectory() as scratch:
-        NotebookClient(book, timeout=600, resources={"metadata": {"path": scratch}}).execute()
+        if run:
+            NotebookClient(book, timeout=600, resources={"metadata": {"path": scratch}}).execute()
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
     for number, cell in enumerate(book.cells):
@@ -31,7 +32,7 @@ def page(file: Path, folder: Path, address: str) -> str:
         if "%pip" in cell.source:
             continue
         parts.append(f"```python\n{cell.source}\n```")
-        for index, output in enumerate(cell.outputs):
+        for index, output in enumerate(cell.outputs if run else []):
             parts.append(_output(output, folder, address, f"{number}-{index}"))
     return "\n\n".join(parts) + "\n"
 
