@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from attnviz import terminal
+from attnviz import __version__, terminal
 from attnviz.analyses.example import check_source
 from attnviz.errors import (
     AttnvizError,
@@ -347,18 +347,12 @@ def _print_version(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
-        from attnviz.runtime import version_of
-
-        print(f"attnviz {version_of('attnviz')}")
+        print(f"attnviz {__version__}")
         raise typer.Exit
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command, print an error as one line on standard error, and return the exit code.
-
-    0 done, 2 wrong usage or input, 3 the model cannot be used, 4 the output cannot be written,
-    5 not verified; 1 for an unexpected error, a bug in attnviz or a library.
-    """
+    """Run one command, print an error as one line on standard error, and return the exit code."""
     debug = "--debug" in arguments
     with own_stderr(ours=not debug), _only_our_warnings(debug=debug):
         try:

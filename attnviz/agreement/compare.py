@@ -624,8 +624,7 @@ def load_result(path: str | os.PathLike[str], kind: type[Savable] = Savable) -> 
     result = read_result(Path(path))
     if not isinstance(result, kind):
         raise InputError(
-            f"{path} holds {type(result).__name__}, not {kind.__name__}. Save one: save_result, or "
-            "attnviz verify TEXT -o FILE."
+            f"{path} holds {type(result).__name__}, not {kind.__name__}. Save one: verify -o FILE."
         )
     if isinstance(result, AttentionResult) and not result.agreement.given:
         report = verify_saved(result)

@@ -616,9 +616,7 @@ def save(
     ['cat.svg']
     """
     path = check_output(path, FIGURE_SUFFIXES, force=force)
-    whole = figure.get_figure(root=True)
-    assert whole is not None
-    image = render(whole, path.suffix.lower())
+    image = render(cast("Figure", figure.get_figure(root=True)), path.suffix.lower())
     with atomic(path) as temporary:
         temporary.write_bytes(image)
 

@@ -218,8 +218,7 @@ def style(
 
     Of the settings from outside, such as a matplotlibrc, only a larger font size has an effect
     inside, and nothing changes outside. Text is literal, also between dollar signs, because tokens
-    may contain them. Label a logarithmic axis without mathtext:
-    `ax.xaxis.set_major_formatter(lambda x, _: power(x))`, with `attnviz.figures.style.power`.
+    may contain them.
 
     Parameters
     ----------

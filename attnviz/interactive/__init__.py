@@ -92,12 +92,7 @@ class View:
 
     @cached_property
     def html(self) -> str:
-        """The page as one HTML document, as `save` writes it: it loads nothing.
-
-        An app or a report shows it in a frame of its own:
-        `streamlit.components.v1.html(page.html, height=720)`, or in a page of HTML, and so in
-        `gradio.HTML(…)`, `f'<iframe srcdoc="{html.escape(page.html)}"></iframe>'`.
-        """
+        """The page as one HTML document, for a frame of its own: it loads nothing."""
         from jinja2 import Environment, PackageLoader
 
         environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)

@@ -408,10 +408,8 @@ def verify(
     ----------
     text : what `attend` reads, AttentionResult, or None
         A result, such as one from `load_result`, is recomputed from what it holds; no model runs.
-    model : Model, what `load` takes, or None
-        As in `attend`.
-    **inputs
-        All further arguments of `attend`.
+    model, **inputs
+        As in `attend`, with all its arguments.
 
     Returns
     -------

@@ -333,14 +333,6 @@ class AttentionResult(base.Savable):
     (0, 1, 2, 3, 4, 5)
     >>> result.weights().shape  # layers × heads × queries × keys
     torch.Size([6, 12, 5, 5])
-    >>> result.to_frame(layer=5, head=3, words=True).round(2)
-    key    [CLS]   the  train  left  [SEP]
-    query
-    [CLS]   0.55  0.07   0.30  0.02   0.06
-    the     0.64  0.07   0.22  0.01   0.06
-    train   0.79  0.07   0.07  0.02   0.05
-    left    0.86  0.03   0.08  0.01   0.02
-    [SEP]   0.69  0.07   0.17  0.01   0.06
     """
 
     records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...] = base.doc(

@@ -117,7 +117,7 @@ def needing(model):
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.parametrize(("language", "code"), needing("smollm2"))
+@pytest.mark.parametrize(("language", "code"), [*needing("smollm2")])
 def test_every_block_for_a_fetched_model_runs(language, code, tmp_path, monkeypatch):
     load("smollm2", "float32")
     monkeypatch.chdir(tmp_path)

@@ -524,10 +524,6 @@ def explain_generation(
     ModelError
         The blocks of the model cannot be traced.
 
-    See Also
-    --------
-    view : Shows the explanations in the page of the generation.
-
     Examples
     --------
     >>> import attnviz

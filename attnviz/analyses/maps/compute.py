@@ -531,12 +531,11 @@ def masked_cells(record: AttentionRecord, rows: TokenGroups, columns: TokenGroup
 def rank_heads(result: AttentionResult) -> HeadRanking:
     """Rank all heads by how much content words of the text attend to each other.
 
-    Many heads attend mostly to attention sinks such as [CLS], [SEP] or the first word of a causal
-    model, others to the word at a fixed distance, or from everywhere to one word. This ranking
-    finds the rest: from each weight, the mean weight of all other pairs of words at the same
-    distance is subtracted, or that of all other queries to the same key, if it is larger. Heads
-    with at least half of their weight on sinks rank last. The summaries of a streamed text do not
-    tell which heads rest: none of these ranks last for it.
+    It looks for heads that neither rest on an attention sink, such as [CLS], [SEP] or the first
+    word of a causal model, nor follow position alone: from each weight, the mean weight of all
+    other pairs of words at the same distance is subtracted, or that of all other queries to the
+    same key, if it is larger. Heads with at least half of their weight on sinks rank last, which
+    the summaries of a streamed text do not tell.
 
     Parameters
     ----------
@@ -553,8 +552,6 @@ def rank_heads(result: AttentionResult) -> HeadRanking:
     >>> import attnviz
     >>> result = attnviz.attend("the train left the station")
     >>> ranking = attnviz.rank_heads(result)
-    >>> ranking.best.layer, ranking.best.head
-    (0, 4)
     >>> ranking.to_frame().head(3).round(2)
        layer  head  score
     0      0     4   0.22

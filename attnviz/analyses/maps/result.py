@@ -429,9 +429,8 @@ class HeadMatches(HeadRanking):
     --------
     >>> import attnviz
     >>> result = attnviz.attend("the train left the station")
-    >>> found = attnviz.find_heads(result, query="train", key="station")
-    >>> found.query, found.best.rank
-    ('train', 1)
+    >>> attnviz.find_heads(result, query="train", key="station").best.rank
+    1
     """
 
     scores: tuple[HeadMatch, ...]
