@@ -69,5 +69,5 @@ def _examples(name: str) -> list[str]:
     """Return the lines of the guides, which the tests run, that call the command."""
     files = [ROOT / "README.md", *sorted((ROOT / "gallery" / "guides").glob("*.md"))]
     text = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    blocks = "\n".join(re.findall(r"```(?:bash|text)\b.*\n(.*?)```", text, re.DOTALL))
+    blocks = "\n".join(re.findall(r"```(?:bash|text)\b[^\n]*\n(.*?)```", text, re.DOTALL))
     return list(dict.fromkeys(re.findall(rf"^attnviz {name}\b.*$", blocks, re.MULTILINE)))[:4]

@@ -19,7 +19,7 @@ OF_OTHERS = re.compile(
 @pytest.mark.slow
 def test_the_blocks_of_the_guides_pass_mypy(tmp_path):
     for page, text in PAGES.items():
-        for number, code in enumerate(re.findall(r"```python.*\n(.*?)```", text, re.DOTALL)):
+        for number, code in enumerate(re.findall(r"```python[^\n]*\n(.*?)```", text, re.DOTALL)):
             name = f"{re.sub(r'[^a-z]', '_', Path(page).stem.lower())}_{number}.py"
             (tmp_path / name).write_text(code, encoding="utf-8")
     files = sorted(map(str, tmp_path.glob("*.py")))
