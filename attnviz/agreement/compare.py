@@ -581,11 +581,11 @@ def _measure_output(
     return found | dict(zip(names, sums, strict=True))
 
 
-@checked_scalars
 @overload
 def load_result(path: str | os.PathLike[str], kind: type[Kind]) -> Kind: ...
 @overload
 def load_result(path: str | os.PathLike[str]) -> Any: ...
+@checked_scalars
 def load_result(path: str | os.PathLike[str], kind: type[Savable] = Savable) -> Any:
     """Read a result that `save_result` wrote as .safetensors: the same, bit for bit, on the CPU.
 

@@ -524,7 +524,7 @@ class AttentionResult(base.Savable):
         """The layers of the default stack, or those that were kept of a long text."""
         return tuple(attention.layer for attention in self.stack().attentions)
 
-    def record(self, layer: int) -> AttentionRecord | Any:
+    def record(self, layer: int) -> AttentionRecord:
         """Return the record of a layer, of the default stack if there are several (`stack`).
 
         Raises
@@ -603,7 +603,7 @@ class AttentionResult(base.Savable):
         return self._labeled(layer, head, words=False)[1]
 
     def to_frame(
-        self, *, layer: int | None = None, head: int | None = None, words: bool = False
+        self, *, layer: int | None = None, head: int | None = None, words: bool = True
     ) -> pd.DataFrame:
         """Return the weights as a table.
 
@@ -611,8 +611,8 @@ class AttentionResult(base.Savable):
         ----------
         layer, head : int or None
             As in `weights`.
-        words : bool, default False
-            Whether to merge word pieces into words.
+        words : bool, default True
+            Whether to merge word pieces into words, as figures do; `weights` has tokens.
 
         Returns
         -------
@@ -629,7 +629,7 @@ class AttentionResult(base.Savable):
         return pd.DataFrame(base.stacked(dimensions, {"weight": weights}))
 
     def to_xarray(
-        self, *, layer: int | None = None, head: int | None = None, words: bool = False
+        self, *, layer: int | None = None, head: int | None = None, words: bool = True
     ) -> xr.DataArray:
         """Return the weights as an array with labeled dimensions: layer, head, query, key.
 

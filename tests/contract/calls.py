@@ -529,7 +529,7 @@ CALLS: dict[str, Call] = {
         f"AttentionResult.{name}": Call(
             method(name),
             {},
-            {"layer": 1, "head": 1, "words": True},
+            {"layer": 1, "head": 1, "words": False},
         )
         for name in ("to_frame", "to_xarray")
     },

@@ -44,7 +44,7 @@ def test_arrays_labels_and_metadata_match_the_file(result, tmp_path):
     result.save(tmp_path / "x.json")
     result.save(tmp_path / "x.safetensors")
     data = to_data(result)
-    assert {*arrays, *result.labels(), *result.about()} == data.keys() - {"generator"}
+    assert {*arrays, *result.labels(), *result.about()} == data.keys() - {"schema", "generator"}
     again = attnviz.load_result(tmp_path / "x.safetensors")
     report = getattr(result, "agreement", None)
     known = again if report is not None and report.saved else forget_day(again)
