@@ -10,13 +10,14 @@ import typer
 
 from attnviz import terminal
 from attnviz.app import app
+from attnviz.terminal import command
 
 LINES = Path(terminal.__file__).with_name("examples.txt").read_text(encoding="utf-8").splitlines()
 COMMANDS = typer.main.get_command(app).commands
 
 
 def test_each_command_is_in_one_panel():
-    assert sorted(COMMANDS) == sorted(line.split()[1] for line in LINES)
+    assert sorted(command.COMMANDS) == sorted(line.split()[1] for line in LINES)
 
 
 @pytest.mark.parametrize("line", LINES)
