@@ -337,7 +337,7 @@ _site = address_of("Documentation")
 for line in Path(__file__).with_name("terminal").joinpath("examples.txt").read_text().splitlines():
     panel, name, *example = line.split(maxsplit=2)
     end = " ".join(["Example: attnviz", name, *example])
-    end += _site and f"\n\nMore: {_site}/commands/{name}.html"
+    end += _site and f"\n\n\n\nMore: {_site}/commands/{name}.html"
     app.command(name, rich_help_panel=panel, epilog=end)(COMMANDS[name])
 _command_of = cache(typer.main.get_command)
 

@@ -28,7 +28,7 @@ def test_an_example_can_be_read(line):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_ends_with_the_example_and_a_link(name):
-    example, *link = COMMANDS[name].epilog.split("\n\n")
+    example, *link = COMMANDS[name].epilog.split("\n\n\n\n")
     assert example.startswith(f"Example: attnviz {name}")
     if metadata("attnviz").get_all("Project-URL"):  # installed since there are addresses
         assert re.fullmatch(rf"More: https://\S+/commands/{name}\.html", *link)
