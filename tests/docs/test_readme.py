@@ -109,8 +109,8 @@ def needing(model):
     for name, page in PAGES.items():
         title = rf'```(bash|python) title="Needs {model}"\n(.*?)```'
         for number, (language, code) in enumerate(re.findall(title, page, re.DOTALL)):
-            what = code.split()[1] if language == "bash" else name
-            marks = [pytest.mark.long] if what in had or what in ("explore", "survey") else []
+            what = code.split()[1] if language == "bash" else Path(name).stem
+            marks = [pytest.mark.long] if what in had or what in TAKES_LONG else []
             had.add(what)
             yield pytest.param(language, code, marks=marks, id=f"{name}-{number}")
 
