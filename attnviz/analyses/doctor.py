@@ -17,7 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attnviz.errors import printable
-from attnviz.models import BUNDLED, NAMED, NamedModel
+from attnviz.models import BUNDLED, NAMED
 from attnviz.runtime import NOT_INSTALLED, Printed, version_of
 
 _EXTRAS = {
@@ -115,29 +115,23 @@ def doctor() -> DoctorResult:
     versions, wanted = _installed("")
     remedy = f"pip install {' '.join(wanted)}" if wanted else ""
     is_broken = NOT_INSTALLED in versions
-    return DoctorResult(
-        (
-            Finding("packages", "attnviz", f"{version_of('attnviz')}, {system}"),
-            Finding("packages", "required", versions, remedy, is_broken=is_broken),
-            *_devices(),
-            *map(_model, (BUNDLED, *NAMED.values())),
-            *itertools.starmap(_extra, _EXTRAS.items()),
-        )
-    )
-
-
-def _model(model: NamedModel) -> Finding:
-    if model.is_here:
-        return Finding("models", model.name, f"in {model.folder}")
-    remedy, is_broken = model.remedy, model is BUNDLED
-    return Finding("models", model.name, "not on this machine", remedy, is_broken=is_broken)
-
-
-def _extra(extra: str, purpose: str) -> Finding:
-    versions, wanted = _installed(extra)
-    remedy = f"pip install 'attnviz[{extra}]'" if wanted else ""
-    found = f"{purpose} ({versions or 'not for this system'})"
-    return Finding("extras", extra, purpose if wanted else found, remedy)
+    findings = [
+        Finding("packages", "attnviz", f"{version_of('attnviz')}, {system}"),
+        Finding("packages", "required", versions, remedy, is_broken=is_broken),
+        *_devices(),
+    ]
+    for model in (BUNDLED, *NAMED.values()):
+        found, remedy = f"in {model.folder}", ""
+        if not model.is_here:
+            found, remedy = "not on this machine", model.remedy
+        is_broken = bool(remedy) and model is BUNDLED
+        findings.append(Finding("models", model.name, found, remedy, is_broken=is_broken))
+    for extra, purpose in _EXTRAS.items():
+        versions, wanted = _installed(extra)
+        remedy = f"pip install 'attnviz[{extra}]'" if wanted else ""
+        found = purpose if wanted else f"{purpose} ({versions or 'not for this system'})"
+        findings.append(Finding("extras", extra, found, remedy))
+    return DoctorResult(tuple(findings))
 
 
 def _installed(extra: str) -> tuple[str, list[str]]:

@@ -240,7 +240,12 @@ def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> list[str
         if layer != pair.record.layer and other.heads == pair.record.heads:
             weights = other.weights(dtype=torch.float64).cpu()
             if weights.shape == pair.theirs.shape and pair.matches(pair.theirs, weights):
-                return [_exchanged_layers(pair, layer, pairs)]
+                given = next((one for one in pairs if one.record.layer == layer), None)
+                if given is not None and given.matches(given.theirs, pair.ours):
+                    return [f"layers {pair.record.layer} and {layer} are swapped"]
+                return [
+                    f"these are the weights of layer {layer}, given as layer {pair.record.layer}"
+                ]
     if pair.matches(theirs.masked_fill(ours == 0, -torch.inf).softmax(-1), ours):
         return ["these are scores before softmax, not weights"]
     if ours.shape[1] == ours.shape[2] and pair.matches(theirs.mT, ours):
@@ -268,13 +273,6 @@ def _order(pair: _Pair, failed: list[int]) -> str | None:
     return f"the heads of layer {layer} are in another order: {', '.join(listed)}{more}"
 
 
-def _exchanged_layers(pair: _Pair, layer: int, pairs: list[_Pair]) -> str:
-    other = next((one for one in pairs if one.record.layer == layer), None)
-    if other is not None and other.matches(other.theirs, pair.ours):
-        return f"layers {pair.record.layer} and {layer} are swapped"
-    return f"these are the weights of layer {layer}, given as layer {pair.record.layer}"
-
-
 def _scaled_scores(pair: _Pair, failed: list[int]) -> Iterator[str]:
     record = pair.record
     factor = 1 + pair.slopes[failed].median().item()
@@ -283,9 +281,9 @@ def _scaled_scores(pair: _Pair, failed: list[int]) -> Iterator[str]:
         return
     size = record.query.shape[-1]
     why = ""
-    for known, what in ((math.sqrt(size), "is missing"), (1 / math.sqrt(size), "is there twice")):
-        if math.isclose(factor, known, rel_tol=1e-3):
-            why = why or f": the factor 1/√{size} {what}"
+    for power, what in ((-0.5, "is there twice"), (0.5, "is missing")):
+        if math.isclose(factor, size**power, rel_tol=1e-3):
+            why = f": the factor 1/√{size} {what}"
     yield f"the scores of {pair.name(failed)} are multiplied by {factor:.4g}{why}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from matplotlib.cm import ScalarMappable
@@ -41,7 +40,14 @@ def check(
     """
     with new_page(width, caption, [source(result.provenance), *result.hints], figure) as page:
         top = page.heading(_title(result))
-        for line in _below_title(result):
+        below = [f"Hint: {hint}." for hint in result.hints]
+        below += [f"{note[0].upper()}{note[1:]}." for note in result.notes]
+        if (first := result.first) is not None:
+            differ = f"{int((~result.agree).sum())} of {len(result)} heads differ"
+            cell = f"From {quoted(first.query)} to {quoted(first.key)}"
+            weights = f"{first.theirs:.4g} instead of {first.ours:.4g}"
+            below.insert(0, f"{cell} it has {weights}; {differ}.")
+        for line in below:
             top = page.subheading(top, line)
         bottom = _draw_heads(page, result, top + GAP)
         parts = [
@@ -64,19 +70,6 @@ def _title(result: CheckResult) -> str:
     of_first = result.differences[~result.agree][0].item()
     where = f"Layer {result.first.layer}, head {result.first.head} is the first that differs"
     return f"{where}: by {of_first:.2g}" if math.isfinite(of_first) else where
-
-
-def _below_title(result: CheckResult) -> Iterator[str]:
-    if (first := result.first) is not None:
-        yield (
-            f"From {quoted(first.query)} to {quoted(first.key)} it has {first.theirs:.4g} "
-            f"instead of {first.ours:.4g}; {int((~result.agree).sum())} of {len(result)} heads "
-            "differ."
-        )
-    for hint in result.hints:
-        yield f"Hint: {hint}."
-    for note in result.notes:
-        yield f"{note[0].upper()}{note[1:]}."
 
 
 def _draw_heads(page: Page, result: CheckResult, top: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -143,12 +143,6 @@ class CheckResult(Printed, Result):
         yield Text(self.summary(), "green" if self.agrees else "bold red")
         for hint in self.hints:
             yield Text(f"hint: {hint}")
-        yield from self._lines()
-        yield Text(f"attnviz's own weights: {self.checked_agreement.summary()}", "dim")
-        yield from dim(self.notes)
-
-    def _lines(self) -> Iterator[str]:
-        """Yield a line for each layer that has heads that differ."""
         rows = list(zip(self.layers, self.heads, self.agree.tolist(), strict=True))
         for layer in dict.fromkeys(self.layers):
             of_layer = [(head, agrees) for number, head, agrees in rows if number == layer]
@@ -157,3 +151,5 @@ class CheckResult(Printed, Result):
                 yield f"layer {layer}: all heads differ"
             elif failed:
                 yield f"layer {layer}: {', '.join(failed)} of {len(of_layer)} heads differ"
+        yield Text(f"attnviz's own weights: {self.checked_agreement.summary()}", "dim")
+        yield from dim(self.notes)

@@ -126,20 +126,6 @@ def compare(
     return comparison.result(labels)
 
 
-class _Change:
-    """Sums over texts of the changes of statistics from one model to another."""
-
-    def __init__(self, heads: Sequence[HeadName], seed: int) -> None:
-        self.shape, self._seed = (len(heads), len(NAMES)), seed
-        self.moments, self.signs = aggregate.Moments(*self.shape), aggregate.SignFlips(*self.shape)
-
-    def add(self, texts: Sequence[int], before: Tensor, after: Tensor) -> None:
-        """Add the statistics of texts with these numbers, (N, K, S) each."""
-        self.moments.add(after - before)
-        signs = aggregate.draw_signs(np.array(texts), self._seed)
-        self.signs.add(signs, aggregate.difference(after, before))
-
-
 @dataclass(eq=False)
 class _Comparison:
     """What is known of models that were measured on the same texts, without the models.
@@ -158,12 +144,12 @@ class _Comparison:
     agreements: list[AgreementReport] = field(default_factory=list)
     provenances: list[Provenance] = field(default_factory=list)
     means: list[aggregate.Estimates] = field(default_factory=list)
-    steps: list[_Change] = field(default_factory=list)
+    steps: list[tuple[aggregate.Moments, aggregate.SignFlips]] = field(default_factory=list)
     roles: list[tuple[str, ...]] = field(default_factory=list)
     notes: tuple[str, ...] = ()
     apart: dict[str, Tensor] = field(default_factory=dict)
 
-    def _verified(self, corpus: TextCorpus, sample: Sequence[AttentionResult]) -> HeadStatistics:
+    def _begun(self, corpus: TextCorpus, sample: Sequence[AttentionResult]) -> HeadStatistics:
         """Return what measures a model; raise InputError unless it has the heads of the first."""
         model, alone = corpus.model, bool(corpus.separate)
         records = sample[0].records
@@ -176,9 +162,19 @@ class _Comparison:
                 f"The heads differ: {self.counted}, {counted}, perhaps in other layers. "
                 "Compare checkpoints of one architecture."
             )
+        if self.agreements:  # it is not the first
+            shape = len(heads), len(NAMES)
+            self.steps.append((aggregate.Moments(*shape), aggregate.SignFlips(*shape)))
         self.agreements.append(AgreementReport.joined(one.agreement for one in sample))
         self.provenances.append(sample[0].provenance)
         return statistics
+
+    def _add_change(self, texts: Sequence[int], before: Tensor, after: Tensor) -> None:
+        """Add the statistics of texts with these numbers, (N, K, S) each, to the last step."""
+        moments, signs = self.steps[-1]
+        moments.add(after - before)
+        drawn = aggregate.draw_signs(np.array(texts), self.seed)
+        signs.add(drawn, aggregate.difference(after, before))
 
     def _expect_same_tokens(self, again: TextCorpus, texts: Sequence[CorpusText]) -> None:
         """Raise InputError if another model than the first reads texts with other tokens."""
@@ -192,28 +188,26 @@ class _Comparison:
     def measure_two(self, corpus: TextCorpus, again: TextCorpus) -> None:
         """Measure two models on the same batches, and how far their maps are apart."""
         sample, results, in_parts = corpus.open()
-        one = self._verified(corpus, results)
-        other = self._verified(again, again.verified(sample))
-        change, apart = _Change(self.heads, self.seed), aggregate.Moments(len(self.heads))
-        means, count = [aggregate.Moments(*change.shape) for _ in range(2)], corpus.rows
+        one, other = self._begun(corpus, results), self._begun(again, again.verified(sample))
+        apart, count = aggregate.Moments(len(self.heads)), corpus.rows
+        means = [aggregate.Moments(len(self.heads), len(NAMES)) for _ in range(2)]
         for texts in in_parts:
             self._expect_same_tokens(again, texts)
             for batch in one.batched(texts):
                 *both, distances = _measure_both(one, other, batch)
                 for mean, values in zip(means, both, strict=True):
                     mean.add(values)
-                change.add([text.number for text in batch], *both)
+                self._add_change([text.number for text in batch], *both)
                 apart.add(distances)
             self.texts += len(texts)
             self.tokens += sum(map(len, texts))
             say(f"{self.texts:,} texts", count and (texts[-1].number + 1) / count)
-        self.means, self.steps = [aggregate.bounded(mean.estimates()) for mean in means], [change]
+        self.means = [aggregate.bounded(mean.estimates()) for mean in means]
         intervals = _fields(("apart", "apart_low", "apart_high"), [apart.estimates()])
         self.apart = {name: numbers[0].clamp(0, 1) for name, numbers in intervals.items()}
         self.changes = corpus.changes
 
     def _written(self, parts: Iterable[list[CorpusText]]) -> Iterator[list[CorpusText]]:
-        """Yield the parts of the corpus, and write them."""
         with (self.folder / "texts").open("wb") as file:
             for texts in parts:
                 self.texts += len(texts)
@@ -232,7 +226,7 @@ class _Comparison:
         else:
             self.sample, results, unwritten = corpus.open()
             in_parts, self.changes = self._written(unwritten), corpus.changes
-        heads, change = self._verified(corpus, results), _Change(self.heads, self.seed)
+        heads = self._begun(corpus, results)
         mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
 
         def statistics() -> Iterator[TextStatistics]:
@@ -245,7 +239,7 @@ class _Comparison:
                     np.save(file, of_part.value.numpy())
                     if number:
                         known = torch.from_numpy(np.load(before)).double()
-                        change.add(of_part.numbers, known, of_part.value.double())
+                        self._add_change(of_part.numbers, known, of_part.value.double())
                     texts += len(texts_of_part)
                     say(f"{corpus.model.name}: {texts:,} texts", texts / max(texts, self.texts))
                     yield of_part
@@ -253,14 +247,13 @@ class _Comparison:
         totals = aggregate.aggregate(statistics(), len(self.heads), seed=self.seed)
         self.agreements[-1] = add_statistics(self.agreements[-1], heads, totals)
         self.means.append(totals.value)
-        self.steps += [change] if number else []
         self.roles.append(tuple(aggregate.assign_roles(totals.excess, totals.p_held_out)))
         self.texts, self.tokens, self.notes = totals.texts, totals.tokens, totals.notes
 
     def result(self, labels: tuple[str, ...]) -> CompareResult:
-        changes, steps = [one.moments.estimates() for one in self.steps], len(self.steps)
+        changes, steps = [moments.estimates() for moments, _ in self.steps], len(self.steps)
         # Each step is corrected for all heads and statistics, and all steps by Bonferroni's method.
-        p_values = [np.minimum(one.signs.p_values() * steps, 1) for one in self.steps]
+        p_values = [np.minimum(signs.p_values() * steps, 1) for _, signs in self.steps]
         notes = [*self.changes.notes, *self.notes]
         if steps > 1 and steps / min(aggregate.FLIPS, 2 ** max(0, self.texts - 1)) >= SURE:
             notes.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,7 @@ from attnviz.analyses.survey.corpus import (
     inputs_of,
     parse_corpus,
 )
-from attnviz.analyses.survey.measure import Attention, HeadStatistics
+from attnviz.analyses.survey.measure import Attention
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.methods import attempt
@@ -131,14 +131,14 @@ def explore(
     corpus = given.read_by(model, media=True, skip_bad=skip_bad, column=column)
     model, kind = corpus.model, corpus.kind
     with part(0, 3, "survey"):
-        surveyed, heads, verified, results = survey_corpus(corpus, seed=seed)
+        surveyed, heads, verified, results = survey_corpus(corpus, seed)
     examples = Examples(surveyed.roles, seed)
     ids: dict[int, tuple[int, ...]] = {}
     done, count = 0, corpus.rows
     with part(1, 3, "examples"):
         for texts_of_part in corpus.parts():
             for batch in heads.batched(texts_of_part):
-                _add_batch(examples, heads, batch)
+                heads.run(batch, partial(examples.add, [one.number for one in batch]))
                 done += len(batch)
                 say(f"{done:,} {NOUNS[kind]}", count and min(1, done / count))
             ids |= {one.number: one.ids for one in texts_of_part}
@@ -185,19 +185,6 @@ def explore(
         provenance=surveyed.provenance,
         **of_media,
     )
-
-
-def _add_batch(examples: Examples, heads: HeadStatistics, texts: Sequence[Any]) -> None:
-    start = 0  # the number of the first head of the next attention
-
-    def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
-        nonlocal start
-        weights = attention.weights(slice(None))
-        end = start + weights.shape[1]
-        examples.add(slice(start, end), [one.number for one in texts], weights, queries, keys)
-        start = end
-
-    heads.run(texts, add)
 
 
 def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
@@ -249,13 +236,14 @@ def _written(
     away from the last residual stream (direct logit attribution). The final norm and the
     unembedding are the model's own.
     """
-    runs = [_unembedding(model, text) for text in texts]
+    streams = []
+    for text in texts:
+        inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
+        streams.append(residual_stream(model, base_of(model.module), inputs))
     tokenizer = tokenizer_of(model.checkpoint)
     written = []
     for records in _by_record(sample):
-        outputs = map(_outputs_of_heads, records)
-        of_texts = [unembed(one) for unembed, one in zip(runs, outputs, strict=True)]
-        changes = torch.stack(of_texts)  # (texts, H, V)
+        changes = torch.stack([*map(_changed_logits, records, streams)])  # (texts, H, V)
         mean, raised = changes.mean(0), (changes > 0).sum(0)
         for of_head, counts in zip(mean, raised, strict=True):
             lists = []
@@ -269,8 +257,10 @@ def _written(
     return tuple(written)
 
 
-def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
-    """Return where each head attends most, unless it rests, and what it adds, (H, d_model)."""
+def _changed_logits(
+    record: AttentionRecord, stream: tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]
+) -> Tensor:
+    """Return what each head adds to the logits where it attends most, unless it rests, (H, V)."""
     if record.projection is None or record.projection.output is None:
         raise ModelError("the output projection of its attention is not known")
     ordinary = torch.tensor([not special for special in record.query_axis.special], device="cpu")
@@ -282,22 +272,11 @@ def _outputs_of_heads(record: AttentionRecord) -> tuple[list[int], Tensor]:
     rows = strength.argmax(-1).tolist()
     heads = record.mix(record.weights(dtype=torch.float32))
     parts_of_heads = torch.cat(list(parts_of_output(record, heads)))  # (H, T, d)
-    return rows, parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
-
-
-def _unembedding(model: Model, text: CorpusText) -> Callable[[tuple[list[int], Tensor]], Tensor]:
-    """Return a function from outputs of heads at some positions to the change of logits, (H, V)."""
-    inputs = encode(model.checkpoint, inputs_of([text]), truncate=True).inputs
-    states, logits, read_states = residual_stream(model, base_of(model.module), inputs)
-
-    def unembed(outputs: tuple[list[int], Tensor]) -> Tensor:
-        rows, parts_of_heads = outputs
-        last = states[-1, rows]
-        changes = logits[rows] - read_states(last - parts_of_heads.to(last))
-        centered: Tensor = changes - changes.mean(-1, keepdim=True)
-        return centered.float().cpu()
-
-    return unembed
+    added = parts_of_heads[torch.arange(len(rows), device=parts_of_heads.device), rows]
+    states, logits, read_states = stream
+    last = states[-1, rows]
+    changes = logits[rows] - read_states(last - added.to(last))
+    return (changes - changes.mean(-1, keepdim=True)).float().cpu()
 
 
 def _effects(model: Model, texts: Sequence[CorpusText]) -> Tensor:
@@ -333,32 +312,34 @@ class Examples:
         self._sample: list[_Kept] = [[] for _ in roles]
         self._reads_itself = torch.tensor([role in OWN_ROLES for role in roles], device="cpu")
         self._rests = torch.tensor([role in RESTING_ROLES for role in roles], device="cpu")
-        self._seed = seed
+        self._seed, self._next = seed, 0  # the first head of the next attention
 
     def add(
         self,
-        heads: slice,
         numbers: Sequence[int],
-        weights: Tensor,
+        attention: Attention,
         tokens: Positions,
-        keys_of: Positions | None = None,
+        keys_of: Positions | None,
     ) -> None:
-        """Add the weights of some heads in N texts, (N, H, T, T).
+        """Add the weights of an attention in N texts, (N, H, T, T), one attention after the other.
 
         numbers : of the texts in the corpus. tokens : of the texts. keys_of : the keys of a
         cross-attention, whose queries are the tokens.
         """
-        ordinary, key_tokens = tokens.real & ~tokens.special, keys_of or tokens
+        weights = attention.weights(slice(None))
+        heads = slice(self._next, self._next + weights.shape[1])
+        self._next = heads.stop % len(self._sample)
+        key_tokens = keys_of or tokens
         itself = torch.eye(*weights.shape[-2:], dtype=torch.bool, device=weights.device)
         itself = itself & (keys_of is None)
-        shown = ((key_tokens.real & ~key_tokens.special)[:, None, :] & ~itself)[:, None]
+        shown = (key_tokens.counted[:, None] & ~itself)[:, None]
         flags = self._reads_itself, self._rests
         reads_itself, rests = (one[heads].to(weights.device)[:, None, None] for one in flags)
         if keys_of is None and not weights.triu(1).any():  # the first token of a causal model
             shown = shown & ((torch.arange(shown.shape[-1], device=shown.device) > 0) | rests)
         shown = shown | (reads_itself & itself) | (rests & key_tokens.special[:, None, None])
         strengths, keys = weights.masked_fill(~shown, 0.0).max(-1)
-        strengths = strengths.masked_fill(~ordinary[:, None], -1.0).cpu()
+        strengths = strengths.masked_fill(~tokens.counted[:, None], -1.0).cpu()
         strongest = strengths.argmax(-1)
         lengths = key_tokens.real.sum(-1).tolist()
         on_cpu, keys = weights.cpu(), keys.cpu()
@@ -408,8 +389,12 @@ class Examples:
     @property
     def deciles(self) -> tuple[tuple[HeadExample, ...], ...]:
         """Examples of each head at the 90, 80, …, 10 % quantiles of a random sample of queries."""
-        samples = ([one for _, one, _ in sample] for sample in self._sample)
-        return tuple(tuple(at_deciles(sample)) if sample else () for sample in samples)
+        of_heads = []
+        for kept in self._sample:
+            ordered = sorted((one for _, one, _ in kept), key=lambda one: one.weight)
+            places = np.round(np.array(DECILES) / 100 * (len(ordered) - 1)).astype(int)
+            of_heads.append(tuple(ordered[place] for place in places if ordered))
+        return tuple(of_heads)
 
 
 Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token
@@ -427,18 +412,29 @@ def with_counts(
     texts : the token ids of every text. ids : those of the texts of examples, by number. causal :
     of each head, whether it reads earlier tokens only; None where it does not read tokens.
     """
-    wanted: dict[int, set[Pair]] = {}
 
     def pair_of(one: HeadExample, k: int) -> Pair:
         of_text = ids[one.text]
         return of_text[one.row], of_text[one.key], bool(causal[k]), one.row == one.key
 
+    wanted: defaultdict[int, set[Pair]] = defaultdict(set)  # by the query
     for of_heads in several:
         for k, examples in enumerate(of_heads):
             for one in examples if causal[k] is not None else ():
-                pair = pair_of(one, k)
-                wanted.setdefault(pair[0], set()).add(pair)
-    counts = _count_pairs(texts, wanted)
+                wanted[ids[one.text][one.row]].add(pair_of(one, k))
+    counts: Counter[Pair] = Counter()
+    for text in texts:
+        places: dict[int, list[int]] = {}
+        for place, token in enumerate(text):
+            places.setdefault(token, []).append(place)
+        for query in places.keys() & wanted.keys():
+            for pair in wanted[query]:
+                _, key, is_causal, is_one = pair
+                counts[pair] += sum(
+                    i == j if is_one else (j < i if is_causal else j != i)
+                    for i in places[query]
+                    for j in places.get(key, ())
+                )
 
     def counted(one: HeadExample, k: int) -> HeadExample:
         return one if causal[k] is None else replace(one, count=counts[pair_of(one, k)])
@@ -447,33 +443,6 @@ def with_counts(
         tuple(tuple(counted(one, k) for one in examples) for k, examples in enumerate(of_heads))
         for of_heads in several
     ]
-
-
-def _count_pairs(
-    texts: Iterable[Sequence[int]], wanted: Mapping[int, Iterable[Pair]]
-) -> Counter[Pair]:
-    """Count the places where a query can read a key; wanted : pairs by their query."""
-    counts: Counter[Pair] = Counter()
-    for text in texts:
-        places: dict[int, list[int]] = {}
-        for place, token in enumerate(text):
-            places.setdefault(token, []).append(place)
-        for token in places.keys() & wanted.keys():
-            for pair in wanted[token]:
-                _, key, is_causal, is_one = pair
-                counts[pair] += sum(
-                    i == j if is_one else (j < i if is_causal else j != i)
-                    for i in places[token]
-                    for j in places.get(key, ())
-                )
-    return counts
-
-
-def at_deciles(sample: Sequence[HeadExample]) -> list[HeadExample]:
-    """Return the example at each decile, the strongest first."""
-    ordered = sorted(sample, key=lambda one: one.weight)
-    places = np.array(DECILES) / 100 * (len(ordered) - 1)
-    return [ordered[place] for place in np.round(places).astype(int)]
 
 
 # --- images and sounds
@@ -486,11 +455,9 @@ def _axes(
     axes: dict[HeadAxis, int] = {}
     reads: list[tuple[int, int]] = []
     for record in records:
-        queries, keys = (
-            axes.setdefault(_shown_axis(axis), len(axes))
-            for axis in (record.query_axis, record.key_axis)
-        )
-        reads += [(queries, keys)] * record.heads
+        queries, keys = map(_shown_axis, (record.query_axis, record.key_axis))
+        read = axes.setdefault(queries, len(axes)), axes.setdefault(keys, len(axes))
+        reads += [read] * record.heads
     return tuple(axes), tuple(reads)
 
 

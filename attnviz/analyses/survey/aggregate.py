@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -151,16 +152,13 @@ def _cluster(distances: Floats) -> NDArray[np.int64]:
     from scipy.spatial.distance import squareform
     from sklearn.metrics import silhouette_score
 
-    best_score, best = -np.inf, np.zeros(len(distances), np.int64)
+    one = np.zeros(len(distances), np.int64)
     if len(distances) < 3:
-        return best
+        return one
     tree = linkage(squareform(distances, checks=False), "ward")
-    for count in range(2, min(8, len(distances) - 1) + 1):
-        labels = fcluster(tree, count, "maxclust") - 1
-        if labels.any():  # heads that are all the same make one
-            score = silhouette_score(distances, labels, metric="precomputed")
-            if score > best_score:
-                best_score, best = score, labels
+    tried = (fcluster(tree, n, "maxclust") - 1 for n in range(2, min(8, len(distances) - 1) + 1))
+    score = partial(silhouette_score, distances, metric="precomputed")
+    best = max((labels for labels in tried if labels.any()), key=score, default=one)
     return np.argsort(np.argsort(-np.bincount(best), kind="stable"))[best]
 
 

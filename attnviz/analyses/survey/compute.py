@@ -185,21 +185,11 @@ def survey(
         made = [text for group in groups for text in group.texts]
         mark = partial(mark_answers, model, made)
         corpus = replace(corpus, model=model, source=[one.text for one in made], mark=mark)
-    return survey_corpus(
-        corpus,
-        seed=seed,
-        groups=groups,
-        out=out,
-        resume=resume,
-        force=force,
-        engine=engine,
-        address=address,
-    )[0]
+    return survey_corpus(corpus, seed, groups, out, resume, force, engine, address)[0]
 
 
 def survey_corpus(
     corpus: TextCorpus | MediaCorpus,
-    *,
     seed: int,
     groups: Sequence[ProbeGroup] = (),
     out: str | os.PathLike[str] | None = None,
@@ -260,7 +250,6 @@ def survey_corpus(
 def _confirmed(
     model: Model, groups: Sequence[ProbeGroup], totals: CorpusStatistics, heads: HeadStatistics
 ) -> tuple[list[Confirmation], list[AnalysisCheck]]:
-    """Return whether ablation confirms the roles of probes, and checks of their answers."""
     confirmations: list[Confirmation] = []
     checks: list[AnalysisCheck] = []
     for group in track(groups, "confirming roles"):

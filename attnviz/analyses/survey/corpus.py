@@ -36,7 +36,7 @@ from attnviz.models.checkpoint import SpecialTokens
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline import AttendOptions, run, transcript_of
 from attnviz.pipeline.attend import Model, Source, load
-from attnviz.results import AttentionRecord, AttentionResult, Axis
+from attnviz.results import AttentionResult, Axis
 from attnviz.results.text import counted
 from attnviz.runtime.libraries import silence_logs
 
@@ -218,10 +218,18 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
     if not isinstance(source, str | Path):
         several = parse_text(source, "The corpus", prompted=False)
         for number, item in enumerate(source if several is None else several, start=1):
-            if not isinstance(item, str):
-                yield _no_string(item, number)
-            else:
+            if isinstance(item, str):
                 yield item if item.strip() else InputError(f"Text {number} is empty.")
+                continue
+            found: Sequence[TokenIds | Chat | InputError] = [item]
+            if not isinstance(item, TokenIds | Chat):
+                try:
+                    found = parse_text(item, f"Text {number}", prompted=False) or ()
+                except InputError as error:
+                    found = [error]
+            if len(found) != 1:
+                found = [InputError(f"Text {number} is {item!r:.60}, not a string.")]
+            yield found[0]
         return
     if str(source) == "-":
         if isinstance(sys.stdin, io.TextIOWrapper):
@@ -244,19 +252,6 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
                 yield from _json_lines(file, path.name, column)
             else:
                 yield from _lines(file, path.name)
-
-
-def _no_string(item: Any, number: int) -> TokenIds | Chat | InputError:
-    """Return the ids or the messages that an item is, or the error that it is none."""
-    if isinstance(item, TokenIds | Chat):
-        return item
-    try:
-        match parse_text(item, f"Text {number}", prompted=False):
-            case [one]:
-                return one
-    except InputError as error:
-        return error
-    return InputError(f"Text {number} is {item!r:.60}, not a string.")
 
 
 def _lines(file: TextIO, name: str) -> Iterator[Row]:
@@ -534,11 +529,8 @@ class Medium:
         has_one = "target" in self.batch.axes
         return tuple(self.batch.inputs["decoder_input_ids"][0].tolist()) if has_one else ()
 
-    def axes(self, record: AttentionRecord) -> tuple[Axis, Axis]:
-        """Return the axes of queries and keys in an attention that is known from another medium."""
-        return self._axis(record.query_axis), self._axis(record.key_axis)
-
-    def _axis(self, known: Axis) -> Axis:
+    def axis(self, known: Axis) -> Axis:
+        """Return the axis of the queries, or of the keys, that is known from another medium."""
         if known.seconds is not None and "audio" in self.batch.axes:
             return self.batch.axes["audio"][0]
         if known.patches is None and "target" in self.batch.axes:

@@ -28,7 +28,7 @@ from attnviz.analyses.survey.corpus import CorpusText, Encoding, batches
 from attnviz.analyses.survey.result import NOUNS, HeadName
 from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError, ModelError, first_line, require
-from attnviz.heads import STATISTICS, STATISTICS_OF, Positions, Statistic, WeightStatistics, largest
+from attnviz.heads import STATISTICS, Positions, Statistic, WeightStatistics, largest
 from attnviz.inputs import placed
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
@@ -263,18 +263,15 @@ class HeadStatistics:
         """Return texts as one padded input of the model, and their positions."""
         inputs = placed(self.checkpoint, pad_texts(self.checkpoint, encodings))
         ids = inputs["input_ids"]
-        masks = [encoding["special_tokens_mask"] for encoding in encodings]
-        special = padded(masks, 0).bool().to(ids.device)
-        lengths = torch.tensor([len(mask) for mask in masks], device=ids.device)
-        real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
-        punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
-        nothing = [[0] * len(mask) for mask in masks]
-        asks, holds = (
-            padded([one.get(name, none) for one, none in zip(encodings, nothing, strict=True)], 0)
-            for name in ("asks", "holds")
+        zeros = [[0] * len(encoding["input_ids"]) for encoding in encodings]
+        special, asks, holds = (
+            padded([one.get(name, of) for one, of in zip(encodings, zeros, strict=True)], 0)
+            for name in ("special_tokens_mask", "asks", "holds")
         )
-        answers = asks.to(ids.device), holds.to(ids.device)
-        return inputs, Positions(ids, real, special, punctuation, *answers)
+        marks = special.bool(), padded(zeros, 1) == 0, asks, holds
+        special, real, asks, holds = (one.to(ids.device) for one in marks)
+        punctuation = torch.isin(ids, self._punctuation_ids) & real & ~special
+        return inputs, Positions(ids, real, special, punctuation, asks, holds)
 
     @cached_property
     def _punctuation_ids(self) -> Tensor:
@@ -376,7 +373,6 @@ class _SignedWeights:
 class SignedHeadStatistics(HeadStatistics):
     """Measures the heads of linear attention on whole matrices, which are compared with none."""
 
-    statistics: Sequence[Statistic] = STATISTICS_OF["linear"]
     one_by_one: ClassVar[bool] = True  # without padding
 
     def __post_init__(self) -> None:
@@ -422,7 +418,8 @@ class MediaHeads(HeadStatistics):
         known: dict[Axis, Positions] = {}
 
         def pass_on(attention: BatchedAttention) -> None:
-            axes = medium.axes(attention.known)
+            record = attention.known
+            axes = medium.axis(record.query_axis), medium.axis(record.key_axis)
             sizes = attention.query.shape[2], attention.key.shape[2]
             if tuple(map(len, axes)) != sizes:
                 raise ModelError(
@@ -524,11 +521,10 @@ def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Me
 
 
 def _measure_part(shared: list[Any], texts: Sequence[CorpusText]) -> TextStatistics:
-    """Measure a part in a worker, which fetches the model once."""
     return _fetch(shared[0]).measure(texts)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # a worker fetches the model once
 def _fetch(reference: Any) -> HeadStatistics:
     import ray
 

@@ -270,6 +270,16 @@ def _caption(result: SurveyResult) -> list[str]:
     named = [f"{name} {role}" for name, role in with_roles if role and role not in RESTING_ROLES]
     columns = zip(result.statistics, result.count.any(0).tolist(), strict=True)
     missing = [name for name, measured in columns if not measured]
+    compared = (
+        f"on {result.sampled} of the texts the matrices were compared with the model's own "
+        "mixture of values; it returns no weights to compare the statistics with"
+    )
+    if not result.signed:
+        compared = (
+            f"in {result.compared:,} of the texts the statistics differ from those of the model's "
+            f"own weights by at most {result.agreement.largest_difference('statistics'):.0e} of "
+            "the most they can be"
+        )
     return [
         f"{result.read}, {result.tokens:,} {POSITIONS[result.kind]}, read by "
         f"{literal(result.provenance.model, _LONGEST_NAME)}{result.provenance.with_changes}",
@@ -286,21 +296,8 @@ def _caption(result: SurveyResult) -> list[str]:
         f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
         f"{', '.join(map(str, result.cluster_sizes))} heads",
         *([f"no text has tokens for: {', '.join(missing)}"] if missing else []),
-        _compared(result),
+        compared,
     ]
-
-
-def _compared(result: SurveyResult) -> str:
-    if result.signed:
-        return (
-            f"on {result.sampled} of the texts the matrices were compared with the model's own "
-            "mixture of values; it returns no weights to compare the statistics with"
-        )
-    return (
-        f"in {result.compared:,} of the texts the statistics differ from those of the model's own "
-        f"weights by at most {result.agreement.largest_difference('statistics'):.0e} of the most "
-        "they can be"
-    )
 
 
 @dataclass(frozen=True, eq=False)

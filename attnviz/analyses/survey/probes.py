@@ -226,40 +226,32 @@ def needles(model: Model, seed: int) -> Sequence[ProbeText]:
 # --- ablate heads with a role, and random ones beside them
 
 
-@dataclass(frozen=True)
-class Answers:
-    """The answers in the tokens of a text."""
+def _find_answers(
+    model: Model, text: ProbeText, ids: Sequence[int], special: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return where the answers are predicted, their ids, those of wrong ones, and what tokens hold.
 
-    rows: tuple[int, ...]  # where they are predicted
-    tokens: tuple[int, ...]  # their ids
-    wrong: tuple[int, ...]  # the ids of wrong answers
-    holds: tuple[int, ...]  # of each token elsewhere: the answer, from 1; -1 for a wrong one, or 0
-
-    @classmethod
-    def find(
-        cls, model: Model, text: ProbeText, ids: Sequence[int], special: Sequence[int]
-    ) -> Answers:
-        """Find them; raise ModelError if the model reads the text in other tokens."""
-        end = max(row for row, is_special in enumerate(special) if not is_special) + 1
-        masks = [row for row, token in enumerate(ids) if token == mask_id(model)]
-        places = masks or list(range(end - text.answers, end))
-        rows = places if masks else [place - 1 for place in places]
-        tokens = [token_of(model, word) for word in text.copied]
-        wrong = [token_of(model, word) for word in text.wrong]
-        elsewhere = [0 if row in places else token for row, token in enumerate(ids)]
-        if (
-            len(places) != text.answers
-            or min(rows) < 0
-            or (tokens and not masks and tokens != [ids[place] for place in places])
-            or not {*tokens, *wrong} <= {*elsewhere}
-        ):
-            raise ModelError(
-                f"{model.name} reads a text of the probe in other tokens. Give a corpus."
-            )
-        number = {token: n for n, token in enumerate(tokens, start=1)} | dict.fromkeys(wrong, -1)
-        holds = [0 if row in places else number.get(token, 0) for row, token in enumerate(ids)]
-        tokens = tokens or [ids[place] for place in places]
-        return cls(tuple(rows), tuple(tokens), tuple(wrong), tuple(holds))
+    Each token elsewhere holds an answer, from 1, -1 for a wrong one, or 0. Raises ModelError if the
+    model reads the text in other tokens.
+    """
+    end = max(row for row, is_special in enumerate(special) if not is_special) + 1
+    masks = [row for row, token in enumerate(ids) if token == mask_id(model)]
+    places = masks or list(range(end - text.answers, end))
+    rows = places if masks else [place - 1 for place in places]
+    tokens = [token_of(model, word) for word in text.copied]
+    wrong = [token_of(model, word) for word in text.wrong]
+    elsewhere = [0 if row in places else token for row, token in enumerate(ids)]
+    if (
+        len(places) != text.answers
+        or min(rows) < 0
+        or (tokens and not masks and tokens != [ids[place] for place in places])
+        or not {*tokens, *wrong} <= {*elsewhere}
+    ):
+        raise ModelError(f"{model.name} reads a text of the probe in other tokens. Give a corpus.")
+    number = {token: n for n, token in enumerate(tokens, start=1)} | dict.fromkeys(wrong, -1)
+    holds = [0 if row in places else number.get(token, 0) for row, token in enumerate(ids)]
+    tokens = tokens or [ids[place] for place in places]
+    return tuple(rows), tuple(tokens), tuple(wrong), tuple(holds)
 
 
 def mark_answers(model: Model, texts: Sequence[ProbeText], read: CorpusText) -> CorpusText:
@@ -268,11 +260,11 @@ def mark_answers(model: Model, texts: Sequence[ProbeText], read: CorpusText) -> 
     if not text.copied:
         return read
     ids, special = encoding["input_ids"], encoding["special_tokens_mask"]
-    answers = Answers.find(model, text, ids, special)
+    rows, _, _, holds = _find_answers(model, text, ids, special)
     asks = [0] * len(ids)
-    for number, row in enumerate(answers.rows, start=1):
+    for number, row in enumerate(rows, start=1):
         asks[row] = number
-    return replace(read, encoding={**encoding, "asks": asks, "holds": answers.holds})
+    return replace(read, encoding={**encoding, "asks": asks, "holds": holds})
 
 
 def confirm(
@@ -289,7 +281,7 @@ def confirm(
     elif not group.texts[0].copied and not predicts_next(model):  # those of others may be masks
         reason = "the model does not predict next tokens"
     confirmed, checks = [], []
-    answers = cache(partial(_find_answers, model, group.texts[:_ABLATED_TEXTS]))  # of all probes
+    answers = cache(partial(_targets, model, group.texts[:_ABLATED_TEXTS]))  # of all probes
     for number, probe in enumerate(group.probes):
         with_roles = zip(heads, roles, strict=True)
         named = [(head.layer, head.head) for head, role in with_roles if role == probe.role]
@@ -368,13 +360,11 @@ def _measure(
     return confirmation, check
 
 
-def _find_answers(model: Model, texts: Sequence[ProbeText]) -> list[Target]:
-    """Read the texts, and where their answers are predicted."""
+def _targets(model: Model, texts: Sequence[ProbeText]) -> list[Target]:
     targets = []
     for text in texts:
         reading = read(model, text.text)
         ids = reading.inputs["input_ids"][0].tolist()
-        answers = Answers.find(model, text, ids, reading.tokens.special)
-        readout = NextTokens(model.module, answers.rows, answers.tokens, answers.wrong)
-        targets.append(reading.target(model, readout))
+        *answers, _ = _find_answers(model, text, ids, reading.tokens.special)
+        targets.append(reading.target(model, NextTokens(model.module, *answers)))
     return targets

@@ -143,7 +143,6 @@ class Folder:
         return pa.table(columns, schema=_SCHEMA)
 
     def _statistics_of(self, table: pa.Table) -> TextStatistics:
-        """Return the statistics in a part."""
         frame = table.to_pandas()
         heads = [(name.stack, name.layer, name.head) for name in self.heads]
         keys = pd.MultiIndex.from_frame(frame[["stack", "layer", "head"]])
