@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, Unpack, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.compare.result import CompareResult
@@ -207,38 +208,32 @@ class _Comparison:
         self.apart = {name: numbers[0].clamp(0, 1) for name, numbers in intervals.items()}
         self.changes = corpus.changes
 
-    def _written(self, parts: Iterable[list[CorpusText]]) -> Iterator[list[CorpusText]]:
-        with (self.folder / "texts").open("wb") as file:
-            for texts in parts:
-                self.texts += len(texts)
-                pickle.dump(texts, file)
-                yield texts
-
-    def _read(self) -> Iterator[list[CorpusText]]:
-        with (self.folder / "texts").open("rb") as file:
+    def _read(self, number: int) -> Iterator[tuple[list[CorpusText], NDArray[np.float32]]]:
+        """Yield the parts of the corpus, with the statistics of one of the models, (N, K, S)."""
+        with (self.folder / str(number)).open("rb") as file:
             while file.peek(1):
                 yield pickle.load(file)
 
     def measure(self, corpus: TextCorpus) -> None:
         """Measure a model on the texts that the first one has read, and its changes."""
+        in_parts: Iterable[tuple[list[CorpusText], NDArray[np.float32] | None]]
         if number := len(self.agreements):
-            results, in_parts = corpus.verified(self.sample), self._read()
+            results, in_parts = corpus.verified(self.sample), self._read(number - 1)
         else:
-            self.sample, results, unwritten = corpus.open()
-            in_parts, self.changes = self._written(unwritten), corpus.changes
+            self.sample, results, first = corpus.open()
+            in_parts, self.changes = ((texts, None) for texts in first), corpus.changes
         heads = self._begun(corpus, results)
-        mine, last = (self.folder / f"{one}.npy" for one in (number, max(0, number - 1)))
 
         def statistics() -> Iterator[TextStatistics]:
             texts = 0
-            with mine.open("wb") as file, last.open("rb") as before:
-                for texts_of_part in in_parts:
-                    if number:
+            with (self.folder / str(number)).open("wb") as file:
+                for texts_of_part, before in in_parts:
+                    if before is not None:
                         self._expect_same_tokens(corpus, texts_of_part)
                     of_part = heads.measure(texts_of_part)
-                    np.save(file, of_part.value.numpy())
-                    if number:
-                        known = torch.from_numpy(np.load(before)).double()
+                    pickle.dump((texts_of_part, of_part.value.numpy()), file)
+                    if before is not None:
+                        known = torch.from_numpy(before).double()
                         self._add_change(of_part.numbers, known, of_part.value.double())
                     texts += len(texts_of_part)
                     say(f"{corpus.model.name}: {texts:,} texts", texts / max(texts, self.texts))

@@ -221,7 +221,7 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
             if isinstance(item, str):
                 yield item if item.strip() else InputError(f"Text {number} is empty.")
                 continue
-            found: Sequence[TokenIds | Chat | InputError] = [item]
+            found: Sequence[Any] = [item]
             if not isinstance(item, TokenIds | Chat):
                 try:
                     found = parse_text(item, f"Text {number}", prompted=False) or ()

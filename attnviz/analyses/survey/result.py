@@ -50,15 +50,11 @@ class HeadTable(Result):
 
     def columns_of_table(self) -> Columns:
         """Return one row for each head and statistic."""
-        count = len(self.statistics)
-        columns: Columns = {}
-        for name, values in self._columns_of_heads().items():
-            columns[name] = np.repeat(values, count).tolist()
+        of_heads, count = self._columns_of_heads(), len(self.statistics)
+        columns: Columns = {name: np.repeat(of, count).tolist() for name, of in of_heads.items()}
         columns["statistic"] = list(self.statistics) * len(self.heads)
-        for name, array in self.to_arrays().items():
-            if name != "distances":
-                columns[name] = column(array)
-        return columns
+        arrays = {name: of for name, of in self.to_arrays().items() if name != "distances"}
+        return columns | {name: column(array) for name, array in arrays.items()}
 
     def _columns_of_heads(self) -> Columns:
         names = ("stack", "layer", "head")

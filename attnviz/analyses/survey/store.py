@@ -53,14 +53,14 @@ class Folder:
         manifest, parts = self.path / _MANIFEST, self.path / "parts"
         with translated(self.path, "written", "Choose another folder."):
             parts.mkdir(parents=True, exist_ok=True)
-        if manifest.exists() and force and not resume:
+        if manifest.exists() and not resume:
+            if not force:
+                raise InputError(
+                    f"{self.path} holds a survey. Continue it with --resume (resume=True), replace "
+                    "it with --force (force=True), or choose another folder."
+                )
             for path in [*parts.glob("*.parquet"), manifest]:
                 path.unlink()
-        if manifest.exists() and not resume:
-            raise InputError(
-                f"{self.path} holds a survey. Continue it with --resume (resume=True), replace it "
-                "with --force (force=True), or choose another folder."
-            )
         content: Any = {**self.about}
         if manifest.exists() or any(parts.iterdir()):
             try:
