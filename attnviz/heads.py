@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -61,8 +61,8 @@ class Positions:
 
     def __getitem__(self, texts: slice) -> Positions:
         """Return the positions of some of the texts."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return Positions(**{name: one[texts] for name, one in values.items() if one is not None})
+        known = {name: one[texts] for name, one in vars(self).items() if one is not None}
+        return Positions(**known)
 
     @property
     def counted(self) -> Tensor:

@@ -105,7 +105,6 @@ def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]
 
 
 def _title(result: SurveyResult) -> str:
-    """Return how many heads have which role."""
     roles = Counter(role for role in result.roles if role)
     model, texts = (literal(result.provenance.model, _LONGEST_NAME), f"on {result.read}")
     if not roles:

@@ -75,7 +75,6 @@ MakeTexts = Callable[[Model, int], Sequence[ProbeText]]  # of a model and a seed
 class Probe:
     """A kind of texts, and what the heads with a role do there."""
 
-    name: str
     role: str  # that is confirmed
     behavior: str  # what the model does worse without these heads
     make: MakeTexts
@@ -110,7 +109,7 @@ def probe(
     """Register a function that makes the texts of a probe."""
 
     def register(make: MakeTexts) -> MakeTexts:
-        PROBES[name] = Probe(name, role, behavior, make, hides_sink)
+        PROBES[name] = Probe(role, behavior, make, hides_sink)
         return make
 
     return register
