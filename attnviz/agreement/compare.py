@@ -18,7 +18,6 @@ from typing import Any, TypeAlias, TypeVar, overload
 import torch
 from torch import Tensor
 
-from attnviz.agreement.linear import prove_linear
 from attnviz.agreement.verdict import (
     FLOAT32,
     PRECISIONS,
@@ -30,6 +29,7 @@ from attnviz.agreement.verdict import (
     decide,
     dtypes,
     largest_by_head,
+    prove_linear,
     regression,
 )
 from attnviz.errors import InputError
@@ -232,8 +232,6 @@ def join(records: Sequence[AttentionRecord]) -> AttentionRecord:
 
 def _of_heads(record: AttentionRecord, heads: slice) -> AttentionRecord:
     """Return the attention of some heads, all of those that share their keys."""
-    if heads == slice(0, record.heads):
-        return record
     shared = record.heads // record.key_heads
     keys = slice(heads.start // shared, heads.stop // shared)
     cut: dict[str, Any] = {name: getattr(record, name) for name in _TERMS}

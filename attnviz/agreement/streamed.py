@@ -15,15 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from attnviz.agreement.compare import (
-    cat,
-    compare,
-    form,
-    join,
-    model_values,
-    prove,
-    stages_not_compared,
-)
+from attnviz.agreement import compare
 from attnviz.agreement.verdict import SMALLEST, Proof, bounded_check, largest_by_head
 from attnviz.results import AttentionRecord, MaskRule, cell_sizes
 from attnviz.runtime.libraries import copy_to_cpu
@@ -57,14 +49,14 @@ def prove_rows(samples: Sequence[Sample], rows: Tensor) -> list[Proof]:
             masks[rule] = across.mask
         if (known := across.projection) is not None:
             known = replace(known, query=None, key=None, value=None)
-        expected = model_values(positions, sample.reference)
+        expected = compare.model_values(positions, sample.reference)
         projected.append((positions, {stage: expected.pop(stage) for stage in _PROJECTED}))
         later.append((replace(across, projection=known), expected))
     proofs = []
-    together = zip(samples, compare(projected)[0], prove(later), strict=True)
+    together = zip(samples, compare.compare(projected)[0], compare.prove(later), strict=True)
     for sample, of_projected, proof in together:
         checks = (*of_projected, *proof.checks)
-        left_out = stages_not_compared(sample.record, checks)
+        left_out = compare.stages_not_compared(sample.record, checks)
         proofs.append(replace(proof, checks=checks, not_compared=left_out))
     return proofs
 
@@ -82,7 +74,7 @@ def prove_streamed(
         record = one.record
         terms = (record.mask, record.bias, record.capped_bias)
         large = [id(term) for term in terms if term is not None]  # (H, m, n): joined with no other
-        key = form(record, {}), *large, one.heads, one.model_sums is None, _is_last(record)
+        key = compare.form(record, {}), *large, one.heads, one.model_sums is None, _is_last(record)
         of_form.setdefault(key, []).append(one)
     proofs = {
         id(one): proof
@@ -152,9 +144,9 @@ class _SummaryComparison:
 
     def __init__(self, attentions: Sequence[ReducedAttention], marked: Tensor | None) -> None:
         first, self.marked = attentions[0], marked
-        self.record = record = join([one.record for one in attentions])
+        self.record = record = compare.join([one.record for one in attentions])
         of_heads: dict[str, Any] = {
-            name: cat([getattr(one.summary, name) for one in attentions])
+            name: compare.cat([getattr(one.summary, name) for one in attentions])
             for name, value in vars(first.summary).items()
             if name != "empty" and isinstance(value, Tensor)
         }

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from attnviz.results import AttentionRecord, StageCheck
-from attnviz.runtime.libraries import copy_to_cpu
+from attnviz.results import AttentionRecord, LinearAttention, LinearReference, StageCheck
+from attnviz.results.projection import STAGES
+from attnviz.runtime.libraries import copy_to_cpu, exact_products
 
 Numbers: TypeAlias = dict[str, Tensor]
 
@@ -24,6 +26,12 @@ SMALLEST = 1e-6  # the least value that counts as a head's largest
 FLOAT32 = torch.finfo(torch.float32).eps  # models add up the products of a score in float32
 FLOOR, SUMMATION = 2, 16 * FLOAT32
 REGRESSION = ("xx", "xy", "xz", "count", "zz")  # the names of its sums
+
+# Of linear attention
+_SLOPE = 1e-5  # off by which a slope always passes
+_ERRORS = 6  # standard errors that pass
+_ALIKE = 3  # typical errors that pass if all of a head are alike, as those of a gate
+_SHARE = 0.1  # of an argument that is 1 % off, which passes
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,14 @@ def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
         tolerances = tolerances.maximum(FLOOR * FLOAT32 * numbers["rounding"])
     if "summed" in numbers:
         tolerances = tolerances.maximum(FLOAT32 * numbers["summed"])
-    tolerances = tolerances.minimum(tolerance_of(stage, numbers, precision))
+    # What rounding can explain: the error of a score is proportional to its size, and carries over
+    # to its weight, and from there to the mean of the values.
+    top = numbers["largest"].amax(1, keepdim=True).clamp(min=SMALLEST)
+    explained = precision.values * top
+    if stage not in STAGES[:4]:
+        most = (precision.eps * numbers["score"].amax(1, keepdim=True)).clamp(min=precision.weights)
+        explained = most if stage == "weights" else 4 * most * top
+    tolerances = tolerances.minimum(explained)
     off = ~(differences <= tolerances)  # not (>), since NaN > tolerance is False
     slopes = of_all = leaking = None
     if stage == "weights":
@@ -152,17 +167,6 @@ def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
 def _is_off(slopes: tuple[Tensor, Tensor]) -> Tensor:
     errors, allowed = slopes
     return ~(errors.abs() <= allowed)
-
-
-def tolerance_of(stage: str, numbers: Numbers, precision: Precision) -> Tensor:
-    """Return the largest difference that rounding can explain in a stage, from its `numbers`."""
-    largest = numbers["largest"].amax(1, keepdim=True).clamp(min=SMALLEST)
-    if stage in ("query", "key", "value", "scores"):
-        return precision.values * largest
-    # The rounding error of a score is proportional to its size. It carries over to its weight, and
-    # from there to the mean of the values.
-    weights = (precision.eps * numbers["score"].amax(1, keepdim=True)).clamp(min=precision.weights)
-    return weights if stage == "weights" else 4 * weights * largest
 
 
 def bounded_check(
@@ -233,3 +237,108 @@ def slope(
     run_slope, variance = xz / spread, zz / count.clamp(min=1) + step**2
     standard_error = (variance / spread).sqrt()
     return xy / spread, (3 * run_slope.abs()).maximum(4 * standard_error).clamp(min=least)
+
+
+@exact_products()
+def prove_linear(record: LinearAttention, reference: LinearReference) -> Proof:
+    """Compare the matrix of a linear attention with the model's own run; plant canaries.
+
+    The matrix M comes from one run. In another run, M v must be the layer's own output, and M u the
+    mixture of random columns u, which a matrix that is wrong anywhere does not give. An argument of
+    the function, such as the decay, that is 1 % off moves the result in a known direction: the
+    difference from the model's own must not lie along it. What the function rounds when it is
+    called again is left out of both; where it gives the result again, bit by bit, they are judged
+    as in float32.
+    """
+    assert reference.head_output is not None
+    read = [not padding for padding in record.query_axis.padding]
+    M, v, u = record.matrix[:, read].double(), record.value.double(), reference.probes.double()
+    mixed, model = M @ v, reference.head_output[:, read].double()
+    probed, rounding = reference.weights[:, read].double(), reference.rounding[:, read].double()
+    none = _Rounding(torch.zeros_like(probed), M.abs() @ u.abs(), FLOAT32, is_known=True)
+    eps = torch.finfo(reference.head_output.dtype).eps
+    own = _Rounding(rounding, M.abs() @ v.abs(), eps, is_known=reference.reproduced)
+    checks = [
+        none.check(record, "weights", M @ u, probed),
+        own.check(record, "head output", mixed, model),
+    ]
+    unproven, unnoticed = True, [*record.arguments]
+    if reference.canaries:
+        # The difference, as a multiple of the change by each canary.
+        shares, errors = torch.stack(
+            [
+                own.share_along(canary[:, read].double() - mixed, model - mixed)
+                for canary in reference.canaries.values()
+            ],
+            dim=1,
+        )
+        allowed = errors.clamp(min=_SHARE)
+        told_apart = allowed <= 0.5  # an argument 1 % off from one that is not
+        if not (unproven := not told_apart.any()):
+            off, most, count = shares[told_apart].abs(), allowed[told_apart], model.numel()
+            checks.append(bounded_check(record, "arguments", off, most, compared=count))
+        caught = told_apart & ((shares - 1).abs() > allowed)
+        names = zip(reference.canaries, caught.tolist(), strict=True)
+        unnoticed = [name for name, is_caught in names if not is_caught]
+    reasons = {"output projection": "the projection after linear attention is not followed"}
+    if unnoticed:
+        reasons["arguments"] = f"1 % of {', '.join(unnoticed)} would go unnoticed in this precision"
+    left_out = tuple((record.place, stage, reason) for stage, reason in reasons.items())
+    return Proof(record.place, tuple(checks), left_out, unproven)
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """How far the model's precision is off where nothing else differs.
+
+    An error is proportional to the sum of the sizes of what is added up. `rounded` is taken out of
+    a difference before its slope is measured.
+    """
+
+    rounded: Tensor  # the errors of a call of the same function, (H, m, c)
+    summed: Tensor  # the sizes that are added up, (H, m, c)
+    eps: float  # of the dtype of the result
+    is_known: bool  # whether these are the errors of the result itself
+
+    @cached_property
+    def relative(self) -> Tensor:
+        """The errors as fractions of these sums, (H, m, c)."""
+        return self.rounded / self.summed.clamp(min=SMALLEST)
+
+    @cached_property
+    def typical(self) -> Tensor:
+        """Their root mean square in the layer, or in a head where it is larger, (H,)."""
+        square = self.relative.square() * (not self.is_known)
+        return square.mean((1, 2)).clamp(min=square.mean()).sqrt()
+
+    def check(self, record: LinearAttention, stage: str, ours: Tensor, model: Tensor) -> StageCheck:
+        """Compare two results (H, m, c)."""
+        largest = largest_by_head(ours).clamp(min=SMALLEST)
+        sums, summed = largest_by_head(self.summed), self.summed
+        own_errors, rounding = self.relative.abs().max() * sums, SUMMATION
+        floor = (FLOOR * self.eps + rounding) * largest + rounding * sums
+        tolerances, difference = 3 * own_errors + floor, model - ours
+        differences = largest_by_head(difference)
+        spread = (ours**2).sum((1, 2)).clamp(min=SMALLEST**2)
+        slopes = (ours * (difference - self.rounded)).sum((1, 2)) / spread
+        standard = self.typical * ((ours * summed) ** 2).sum((1, 2)).sqrt() / spread
+        cancelled = FLOAT32 * (ours.abs() * summed).sum((1, 2)) / spread
+        together = self.typical * (summed**2).sum((1, 2)).sqrt() / spread.sqrt()
+        allowed = (_ERRORS * standard).maximum(_ALIKE * together).clamp(min=_SLOPE) + cancelled
+        return bounded_check(
+            record,
+            stage,
+            differences,
+            tolerances,
+            compared=ours.numel(),
+            own_errors=own_errors,
+            largest=largest,
+            slopes=(slopes, allowed),
+        )
+
+    def share_along(self, change: Tensor, difference: Tensor) -> Tensor:
+        """Return how much of a change is in a difference, and how much may be by rounding, (2,)."""
+        size = (change**2).sum().clamp(min=SMALLEST**2)
+        share = (change * (difference - self.rounded)).sum() / size
+        apart = _ERRORS * ((change * self.summed) ** 2).sum().sqrt() / size
+        return torch.stack([share, self.typical.min() * apart])
