@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -91,19 +92,7 @@ def reduce_map(
     buffers.lse = log_sum_exp(spec, tiling=tiling) if lse is None else lse.float()
     empty = spec.visible.empty(m, n, device) | (buffers.lse == -torch.inf)
     level = buffers.lse.masked_fill(empty, -NEVER)
-
-    # Distances that assume rows with a sum of 1 are faster, but err by 1e-4 tokens: too much for
-    # those of a window, or where scores are less exact.
-    rule = spec.visible
-    unbounded = rule.before is None and rule.after is not None and rule.after <= 0
-    backwards = unbounded and spec.sinks is None and spec.soft_cap is None
-
-    def map_pass() -> None:
-        for heads, terms in _launches(spec, tiling):
-            run = _MapPass(terms, buffers.cell, tiling).run
-            run(heads, level[heads] * LOG2_E, buffers, backwards=backwards)
-
-    if not _runs("map_pass", spec, map_pass):
+    if not _runs("map_pass", spec, partial(_map_pass, spec, level * LOG2_E, buffers, tiling)):
         for sums in (buffers.mean, buffers.largest, buffers.received):
             sums.zero_()  # the reference adds to them
         reference.reduce_map(spec, buffers)
@@ -221,61 +210,57 @@ def _launches(spec: ScoreSpec, tiling: Tiling) -> Iterator[tuple[slice, dict[str
         yield heads, terms | {"q": q, "k": k, "k_row": k.stride(1)} | far
 
 
-class _MapPass:
-    """The map pass over some heads: its launches, and the combination of their cells.
+def _map_pass(spec: ScoreSpec, level: Tensor, buffers: MapBuffers, tiling: Tiling) -> None:
+    """Fill the buffers; `level` (H, m) is the log-sum-exp in units of log₂.
 
     A tile holds whole cells or lies in one. Warps exchange nothing if each has a cell for itself,
     so a cell is also cut into parts of a warp's keys.
     """
+    from attnviz.streaming import triton_kernels
 
-    def __init__(self, terms: dict[str, Any], cell: int, tiling: Tiling) -> None:
-        for tile in (tiling.rows, tiling.columns):
-            if max(cell, tile) % min(cell, tile):
-                raise ValueError(f"tiles of {tile} rows or columns do not hold cells of {cell}")
-        self.terms, self.device, self.h = terms, terms["q"].device, len(terms["q"])
-        self.programs = max(1, tiling.programs * _multiprocessors(self.device) // self.h)
-        self.rows, self.columns = min(cell, tiling.rows), min(cell, _WARP)  # of a part of a cell
-        self.parts = cell // self.rows, cell // self.columns
-        self.row_cells, self.cells = tiling.rows // self.rows, tiling.columns // self.columns
+    cell, device, (_, m, n), rule = buffers.cell, level.device, spec.shape, spec.visible
+    for tile in (tiling.rows, tiling.columns):
+        if max(cell, tile) % min(cell, tile):
+            raise ValueError(f"tiles of {tile} rows or columns do not hold cells of {cell}")
+    rows, columns = min(cell, tiling.rows), min(cell, _WARP)  # of a part of a cell
+    down, parts = cell // rows, cell // columns
+    row_cells = tiling.rows // rows
 
-        def whole(length: int, tile: int) -> int:  # up to the end of the last cell and tile
-            return -(-length // max(cell, tile)) * max(cell, tile)
+    def whole(length: int, tile: int) -> int:  # up to the end of the last cell and tile
+        return -(-length // max(cell, tile)) * max(cell, tile)
 
-        self.tiles = whole(terms["m"], tiling.rows) // tiling.rows
-        self.width = whole(terms["n"], tiling.columns) // self.columns
-        most = _CELLS // (8 * self.h * self.width * self.row_cells)
-        self.band = max(1, most // self.parts[0]) * self.parts[0]  # tiles of rows, of whole cells
-
-    def run(self, heads: slice, level: Tensor, buffers: MapBuffers, *, backwards: bool) -> None:
-        """Fill the buffers of some heads; `level` is their log-sum-exp in units of log₂."""
-        from attnviz.streaming import triton_kernels
-
-        programs = min(self.programs, self.tiles, self.band)
-        down, parts = self.parts
-        across = self.width // parts
-        received = torch.zeros(self.h, programs, self.terms["n"], device=self.device)
-        marks = torch.zeros(1) if buffers.marks is None else buffers.marks
-        for first in range(0, self.tiles, self.band):
-            tiles = min(self.band, self.tiles - first)
-            sums = torch.zeros(self.h, tiles * self.row_cells, self.width, device=self.device)
+    tiles = whole(m, tiling.rows) // tiling.rows
+    width = whole(n, tiling.columns) // columns
+    marks = torch.zeros(1) if buffers.marks is None else buffers.marks
+    # Distances that assume rows with a sum of 1 are faster, but err by 1e-4 tokens: too much for
+    # those of a window, or where scores are less exact.
+    unbounded = rule.before is None and rule.after is not None and rule.after <= 0
+    backwards = unbounded and spec.sinks is None and spec.soft_cap is None
+    for heads, terms in _launches(spec, tiling):
+        h = len(terms["q"])
+        band = max(1, _CELLS // (8 * h * width * row_cells) // down) * down  # tiles, whole cells
+        programs = min(max(1, tiling.programs * _multiprocessors(device) // h), tiles, band)
+        received = torch.zeros(h, programs, n, device=device)
+        for first in range(0, tiles, band):
+            count = min(band, tiles - first) * row_cells
+            sums = torch.zeros(h, count, width, device=device)
             tops = torch.full_like(sums, NEVER)
-            with _on(self.device):
-                triton_kernels.map_pass[programs, self.h](
-                    lse=level.contiguous(), marks=marks.to(self.device, torch.float32),
+            with _on(device):
+                triton_kernels.map_pass[programs, h](
+                    lse=level[heads].contiguous(), marks=marks.to(device, torch.float32),
                     received=received, sums=sums, tops=tops,
                     entropy=buffers.entropy[heads], distance=buffers.distance[heads],
                     marked=buffers.marked[heads],
-                    first_tile=first, row_tiles=tiles, width=self.width,
-                    MARKS=buffers.marks is not None,
-                    BACKWARDS=backwards,
-                    ROW_CELLS=self.row_cells, CELLS=self.cells, **self.terms,
+                    first_tile=first, row_tiles=count // row_cells, width=width,
+                    MARKS=buffers.marks is not None, BACKWARDS=backwards,
+                    ROW_CELLS=row_cells, CELLS=tiling.columns // columns, **terms,
                 )  # fmt: skip
             # Combine the parts of each cell.
-            start, shape = first * self.row_cells // down, (self.h, -1, down, across, parts)
+            start, shape = first * row_cells // down, (h, -1, down, width // parts, parts)
             mean, largest = buffers.mean[heads, start:], buffers.largest[heads, start:]
-            count, width = min(tiles * self.row_cells // down, mean.shape[1]), mean.shape[2]
-            mean[:, :count] = sums.view(shape).sum((2, 4))[:, :count, :width]
-            largest[:, :count] = tops.view(shape).amax((2, 4))[:, :count, :width].exp2()
+            some = slice(None), slice(min(count // down, mean.shape[1])), slice(mean.shape[2])
+            mean[some] = sums.view(shape).sum((2, 4))[some]
+            largest[some] = tops.view(shape).amax((2, 4))[some].exp2()
         buffers.received[heads] = received.sum(1, dtype=torch.float64)
 
 
