@@ -30,9 +30,9 @@ import stat
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -52,6 +52,8 @@ from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
+
+_hints = cache(get_type_hints)  # of a record
 
 _DTYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16,
@@ -124,7 +126,6 @@ def to_json(data: dict[str, Any]) -> str:
 
 
 def _as_drawn(result: object) -> Result:
-    """Return the result if a figure shows it; raise InputError for any other."""
     if isinstance(result, Result):
         return result
     raise InputError(
@@ -193,7 +194,7 @@ def read_result(path: Path) -> Savable:
     """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
     try:
         data, metadata = _read(path)
-        return _Decoder(load(data), metadata.get("saved")).result(json.loads(metadata["tree"]))
+        return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
     except InputError:
         raise
     except FileNotFoundError:
@@ -250,73 +251,56 @@ def _refused(path: Path, reason: str) -> InputError:
 
 def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
     """Return the tree of a result, then of what is `shown` beside it, and the tensors by name."""
+    tensors: dict[str, Tensor] = dict(shown)
+    # Of memory, and the paths of records by id.
+    names: dict[Any, str] = {_memory(tensor): name for name, tensor in shown.items()}
+
+    def encode(value: Any, path: str) -> Any:
+        match value:
+            case float():
+                return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+            case Tensor():
+                _expect_dtype(value)
+                if (memory := _memory(value)) not in names:
+                    while path in tensors:
+                        path += "'"
+                    names[memory], tensors[path] = path, value
+                return _named(names[memory], value)
+            case tuple() | list():
+                return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
+            case Mapping():
+                return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
+            case Savable():
+                if (place := names.setdefault(id(value), path)) != path:
+                    return {"same": place}
+                _expect_types(type(value), fields := stored(value))
+                inner = {n: encode(one, f"{path}.{n}".lstrip(".")) for n, one in fields.items()}
+                value.check(numbers=True)
+                return {type(value).__name__: inner}
+        return value
+
     if not isinstance(result, Savable):
         raise InputError(
             f"{type(result).__name__} is not a result of attnviz. Make one: attend(text)."
         )
-    tensors: dict[str, Tensor] = dict(shown)
-    names: dict[Any, str] = {_memory(tensor): name for name, tensor in shown.items()}
     try:
-        tree = [_encode_value(result, "", tensors, names)]
+        tree = [encode(result, "")]
     except ValueError as error:
         raise InputError(f"The result is not valid: {error}. Make it again.") from None
     return [*tree, *(_named(name, tensor) for name, tensor in shown.items())], tensors
 
 
-def _encode_value(value: Any, path: str, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
-    """Return the tree of a value, and add its tensors. names : of memory, and of records by id."""
-    encode = partial(_encode_value, tensors=tensors, names=names)
-    match value:
-        case float():
-            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
-        case Tensor():
-            _expect_dtype(value)
-            if (memory := _memory(value)) not in names:
-                while path in tensors:
-                    path += "'"
-                names[memory], tensors[path] = path, value
-            return _named(names[memory], value)
-        case tuple() | list():
-            return [encode(entry, f"{path}.{index}") for index, entry in enumerate(value)]
-        case Mapping():
-            return {"dict": {key: encode(value[key], f"{path}.{key}") for key in value}}
-        case Savable():
-            if (place := names.setdefault(id(value), path)) != path:
-                return {"same": place}
-            _expect_types(type(value), fields := stored(value))
-            encoded = {
-                name: encode(item, f"{path}.{name}".lstrip(".")) for name, item in fields.items()
-            }
-            value.check(numbers=True)
-            return {type(value).__name__: encoded}
-    return value
-
-
-class _Decoder:
-    """Restores a result, each record and each tensor once; ValueError says what is wrong with it.
+def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -> Savable:
+    """Return the result of a tree, each record and each tensor once; ValueError for a wrong one.
 
     saved : the day from which its agreement is, unless it was loaded from another file.
     """
+    records: dict[str, Savable] = {}
+    restored: dict[str, Tensor] = {}
 
-    def __init__(self, tensors: Mapping[str, Tensor], saved: str | None) -> None:
-        self._tensors, self._saved = tensors, saved
-        self._records: dict[str, Savable] = {}
-        self._restored: dict[str, Tensor] = {}
-
-    def result(self, tree: list[Any]) -> Savable:
-        root, *shown = tree
-        if not isinstance(root, dict):
-            raise ValueError(f"it holds a {type(root).__name__}")
-        ((name, items),) = root.items()
-        result = self._record(name, items, "")
-        self._decode(shown, "")
-        if unused := self._tensors.keys() - self._restored.keys():
-            raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
-        return result
-
-    def _decode(self, item: Any, path: str) -> Any:
+    def decode(item: Any, path: str) -> Any:
         if isinstance(item, list):
-            return tuple(self._decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
+            return tuple(decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
         if not isinstance(item, dict):
             return item
         if len(item) != 1:
@@ -324,38 +308,48 @@ class _Decoder:
         ((tag, inner),) = item.items()
         match tag:
             case "dict":
-                return {key: self._decode(value, f"{path}.{key}") for key, value in inner.items()}
+                return {key: decode(value, f"{path}.{key}") for key, value in inner.items()}
             case "float":
                 return struct.unpack(">d", bytes.fromhex(inner))[0]
             case "same":
-                return self._records[inner]
+                return records[inner]
             case "tensor":
-                return self._tensor(*inner)
-        return self._record(tag, inner, path)
+                return tensor(*inner)
+        return record(tag, inner, path)
 
-    def _record(self, name: str, items: dict[str, Any], path: str) -> Savable:
+    def record(name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
-        values = {key: self._decode(one, f"{path}.{key}".lstrip(".")) for key, one in items.items()}
+        values = {key: decode(one, f"{path}.{key}".lstrip(".")) for key, one in items.items()}
         _expect_types(kind, values)
         if kind is AgreementReport:
-            values |= {"saved": values.get("saved") or self._saved, "recomputed": ()}
+            values |= {"saved": values.get("saved") or saved, "recomputed": ()}
         if isinstance(report := values.get("agreement"), AgreementReport):
-            values["agreement"] = _bound(report, kind, values, is_older=self._saved is None)
+            values["agreement"] = _bound(report, kind, values, is_older=saved is None)
         try:
-            self._records[path] = kind(**values)
-            self._records[path].check(numbers=True)
+            records[path] = kind(**values)
+            records[path].check(numbers=True)
         except InputError as error:
             raise ValueError(str(error)) from None
-        return self._records[path]
+        return records[path]
 
-    def _tensor(self, name: str, *order: int) -> Tensor:
-        if name not in self._tensors:
+    def tensor(name: str, *order: int) -> Tensor:
+        if name not in tensors:
             raise ValueError(f"the tensor {name!r:.60} is missing")
-        if name not in self._restored:
-            _expect_dtype(self._tensors[name])
+        if name not in restored:
+            _expect_dtype(tensors[name])
             inverse = sorted(range(len(order)), key=order.__getitem__)
-            self._restored[name] = self._tensors[name].permute(order).contiguous().permute(inverse)
-        return self._restored[name]
+            restored[name] = tensors[name].permute(order).contiguous().permute(inverse)
+        return restored[name]
+
+    root, *shown = tree
+    if not isinstance(root, dict):
+        raise ValueError(f"it holds a {type(root).__name__}")
+    ((name, items),) = root.items()
+    result = record(name, items, "")
+    decode(shown, "")
+    if unused := tensors.keys() - restored.keys():
+        raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
+    return result
 
 
 def _bound(
@@ -372,7 +366,6 @@ def _bound(
 
 
 def _expect_types(kind: type, values: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first value that is not of the type of its field."""
     for name, value in values.items():
         if name not in (hints := _hints(kind)):
             raise ValueError(f"{kind.__name__} has no field {name!r:.60}")
@@ -396,12 +389,6 @@ def _kind(name: str) -> type[Savable]:
     if not is_dataclass(kind):
         raise ValueError(f"attnviz has no type {name!r:.60}")
     return kind  # type: ignore[return-value]
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def _named(name: str, tensor: Tensor) -> dict[str, list[Any]]:
