@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -164,7 +163,13 @@ def architectures(
     if not isinstance(names, Iterable):
         raise InputError(f"Names of architectures are strings, not {names!r:.60}.")
     patterns = [names] if isinstance(names, str) else list(map(str, names))
-    known = {name: _last_outcome(name) for name in sorted(installed())}
+    check, unknown = last_check(), "newer than the check, or no model that runs as a whole"
+    of_others = {
+        name: Architecture(name, state="part", reason=f"checked with {whole}")
+        for name, whole in check.parts.items()
+    }
+    checked = check.architectures | of_others
+    known = {n: checked.get(n) or Architecture(n, reason=unknown) for n in sorted(installed())}
     named: set[str] = set()
     for pattern in patterns:
         matching = {name for name in known if pattern.lower() in name.lower()}
@@ -178,14 +183,6 @@ def architectures(
     if state is not None:
         return tuple(one for one in listed if one.state == state)
     return tuple(one for one in listed if patterns or one.state != "part")
-
-
-def _last_outcome(name: str) -> Architecture:
-    catalogue = last_check()
-    if name in catalogue.parts:
-        return Architecture(name, state="part", reason=f"checked with {catalogue.parts[name]}")
-    unknown = Architecture(name, reason="newer than the check, or no model that runs as a whole")
-    return catalogue.architectures.get(name, unknown)
 
 
 def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> str:
@@ -202,7 +199,7 @@ def summary(listed: Iterable[Architecture], check: Catalogue | None = None) -> s
 @cache
 def last_check() -> Catalogue:
     """Return the outcome of the last check."""
-    file = files("attnviz").joinpath("models", "architectures.json")
+    file = Path(__file__).with_name("architectures.json")
     return read_catalogue(json.loads(file.read_text("utf-8")))
 
 

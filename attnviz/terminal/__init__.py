@@ -260,15 +260,7 @@ class LiteralConsole(Console):
             yield Segment(shown, style, control)
 
 
-_INITIALS = {
-    "query": "Q",
-    "key": "K",
-    "value": "V",
-    "scores": "S",
-    "weights": "A",
-    "head output": "H",
-    "output": "O",
-}
+_STAGES = "query", "key", "value", "scores", "weights", "head output", "output"
 _LEGEND = (
     "attn: how many attentions were executed, linear ones among them; compared in each: Q, K, V "
     "from the input, S scores, A weights, H each head's output, O output; largest: difference of "
@@ -340,7 +332,7 @@ def print_models(models: Sequence[Architecture]) -> None:
         justify: Literal["left", "right"] = "right" if name in ("attn", "largest") else "left"
         table.add_column(name, justify=justify, no_wrap=True)
     for model in models:
-        stages = [initial if name in model.stages else "·" for name, initial in _INITIALS.items()]
+        stages = [x if s in model.stages else "·" for s, x in zip(_STAGES, "QKVSAHO", strict=True)]
         table.add_row(
             Text(model.name),
             str(model.attentions + model.linear or ""),
