@@ -129,7 +129,6 @@ def make_payload(
 
 
 def _outputs(attentions: Sequence[Attention]) -> Iterator[tuple[int, Codes]]:
-    """Yield the output of each attention whose output is known, with the attention's index."""
     for index, record in enumerate(map(_record_of, attentions)):
         if record is not None and not record.signed and has_output(record):
             yield index, Codes.of(recompute(record)["output"][0].cpu(), _COLOR_LEVELS, "linear")

@@ -181,7 +181,6 @@ class Site(AuthenticationBackend):
         return response
 
     async def _about(self, request: Request) -> Response:
-        """Return the models, the words with sentences and the limits."""
         generating = [
             name for name, model in self.handlers.models.items() if model.module.can_generate()
         ]
@@ -305,7 +304,8 @@ class Connection(H11Protocol):
         all_connections = cast(set[Connection], self.connections)
         is_open = [other for other in all_connections if not other.transport.is_closing()]
         if len(is_open) > self.max_open:
-            min(is_open, key=Connection._deadline).transport.abort()
+            since = {one: one._timer.when() if one._timer else math.inf for one in is_open}
+            min(since, key=since.__getitem__).transport.abort()
 
     def handle_events(self) -> None:
         """Handle what has arrived, which may complete a request, and wait for the next one."""
@@ -316,9 +316,6 @@ class Connection(H11Protocol):
         """Stop the timer."""
         super().connection_lost(exc)
         self._update_timer()
-
-    def _deadline(self) -> float:
-        return math.inf if self._timer is None else self._timer.when()
 
     def _update_timer(self) -> None:
         is_to_arrive = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)

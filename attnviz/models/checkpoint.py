@@ -312,7 +312,6 @@ def _processors(
 
 
 def _read(tokenizer: Location | PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Return a tokenizer, loaded where its folder or its hub name is given."""
     if isinstance(tokenizer, PreTrainedTokenizerBase):
         return tokenizer
     return pretrained.load_tokenizer(*locate_checkpoint(tokenizer, _TOKENIZER_FILES))

@@ -117,7 +117,6 @@ def read_json(name: str, path: Path) -> dict[str, Any]:
 def _refuse_remote_code(
     name: str, what: str, option: str, settings: dict[str, Any], class_name: object
 ) -> None:
-    """Raise ModelError if the settings name remote code and no class of transformers."""
     own_class = getattr(transformers, str(class_name), None)
     if "auto_map" in settings and not isinstance(own_class, type):
         raise ModelError(

@@ -415,7 +415,6 @@ class AgreementReport(Savable):
 
     @property
     def _left_out(self) -> list[str]:
-        """The stages that were not compared everywhere."""
         unknown = self.positions is None and not self.given
         stages = dict.fromkeys(stage for _, stage, _ in self.not_compared)
         return [*stages, *(["positions"] if unknown else [])]
@@ -585,14 +584,12 @@ class AgreementReport(Savable):
         return f"POSITIONS NOT VERIFIED: {self.positions.doubt}; all that was compared agrees{when}"
 
     def _of_doubts(self) -> str:
-        """Return what was not compared, and what a reader should know of the input, in words."""
         left_out = ", ".join(self._left_out)
         reason = "" if self.input is None else self.input.reason
         doubts = {"not compared": left_out, "input": reason}
         return "".join(f"; {what}: {text}" for what, text in doubts.items() if text)
 
     def _of_rows(self, *, short: bool) -> str:
-        """Return which rows of a long text were compared, in words."""
         if self.rows is None:
             return ""
         some, every = self.rows
@@ -617,7 +614,6 @@ def _worst(checks: Sequence[tuple[AnalysisCheck, ...]]) -> Iterator[AnalysisChec
 
 
 def _amount(share: float) -> str:
-    """Return how much outputs differ; infinitely where their shapes do."""
     return "in shape" if share == float("inf") else f"by {_percent(share)}"
 
 

@@ -125,7 +125,6 @@ def fits(value: object, hint: Any) -> bool:
 
 
 def _refuse_result(value: object, options: Sequence[Any], function: str) -> None:
-    """Raise InputError for what is not the result that a function draws, if it draws one."""
     if AttentionResult in options:
         one_result(value, streamed=True)  # raises
     kinds = [one.__name__ for one in options if inspect.isclass(one) and issubclass(one, Savable)]

@@ -229,18 +229,18 @@ class Computation(base.Savable):
         return "; ".join([f"{literal(self.attention, 80)} attention{mode}", *parts])
 
     def _groups(self) -> dict[str, Sequence[str]]:
+        names = {"": "the model", "*": "every module"}
+        hooks, forwards = (
+            [f"{function} on {names.get(path, path)}" for path, function in placed]
+            for placed in (self.hooks, self.forwards)
+        )
         return {
             "adapters": self.adapters,
-            "hooks": [_placed(*hook) for hook in self.hooks],
-            "replaced forwards": [_placed(*forward) for forward in self.forwards],
+            "hooks": hooks,
+            "replaced forwards": forwards,
             "quantized layers": [f"{count} {kind}" for kind, count in self.quantized.items()],
             "changed buffers": self.buffers,
         }
-
-
-def _placed(path: str, function: str) -> str:
-    where = {"": "the model", "*": "every module"}.get(path, path)
-    return f"{function} on {where}"
 
 
 @base.documented(eq=True)
@@ -403,7 +403,6 @@ class AttentionResult(base.Savable):
         return attnviz.plot.heatmap(self, **keywords)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: one map with the verdict, and the stages that agree."""
         return base.as_html(self, self.plot)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

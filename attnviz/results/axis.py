@@ -321,7 +321,6 @@ class TokenGroups:
 def _geometry(
     axis: Axis | AxisGeometry, indices: Sequence[int], unknown: Sequence[str]
 ) -> AxisGeometry:
-    """Return where some of the positions lie."""
     return AxisGeometry(
         None if axis.patches is None else _select(axis.patches, indices),
         None if axis.seconds is None else _select(axis.seconds, indices),

@@ -30,7 +30,6 @@ from attnviz.runtime.libraries import copy_to
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
@@ -186,7 +185,6 @@ class Result(Savable):
         return np.array(arrays[self.main_array or next(iter(arrays))].numpy(), dtype, copy=copy)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: a small figure with the verdict, and the printed text."""
         return as_html(self, self.plot)
 
 
@@ -264,27 +262,21 @@ def labeled_array(
 
 def as_html(renderable: Any, plot: Callable[..., Any]) -> str:
     """Return what a notebook shows: the figure, if there is one, above what rich prints."""
-    text = text_as_html(renderable)
-    try:
-        image = _image(plot(width=120), repr(renderable))
-    except AttnvizError:
-        return text
-    return f"{image}<details><summary>Details</summary>{text}</details>"
-
-
-def _image(drawn: Axes | Figure, description: str) -> str:
-    """Return a figure as an HTML image, and close it: a notebook would show it once more."""
     import matplotlib.pyplot as plt
     from matplotlib.figure import Figure
 
-    figure: Any = drawn if isinstance(drawn, Figure) else drawn.figure
-    with io.BytesIO() as file:
+    text, file = text_as_html(renderable), io.BytesIO()
+    try:
+        drawn = plot(width=120)
+        figure = drawn if isinstance(drawn, Figure) else drawn.figure
         figure.savefig(file, format="png", dpi=144)  # screens have 96, or more
-        data = base64.b64encode(file.getvalue()).decode("ascii")
-    plt.close(figure)
-    width = round(figure.get_size_inches()[0] * 96)
-    alt = html.escape(description)
-    return f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{data}">'
+    except AttnvizError:
+        return text
+    plt.close(figure)  # a notebook would show it once more
+    width, alt = round(figure.get_size_inches()[0] * 96), html.escape(repr(renderable))
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    image = f'<img width="{width}" alt="{alt}" src="data:image/png;base64,{data}">'
+    return f"{image}<details><summary>Details</summary>{text}</details>"
 
 
 def fits(tensor: Tensor | None, *sizes: Collection[int]) -> bool:
