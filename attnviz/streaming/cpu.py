@@ -49,17 +49,19 @@ def supports(spec: ScoreSpec) -> bool:
 
 def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> bool:
     """Fill the buffers, in threads, block by block; return False if a score is not finite."""
-    H, m, _ = spec.shape
-    threads = torch.get_num_threads()
-    plan = _Plan(spec, buffers)
-    most = max(1, min(plan.heads, H // threads))
+    (H, m, n), rule, threads = spec.shape, spec.visible, torch.get_num_threads()
+    fewest, most = ROWS
+    limited = (rule.before, rule.after) != (None, None)  # much of a long block would be hidden
+    rows = fewest if limited else min(most, max(fewest, SCORES // n))
+    rows = min(m, rows, max(_FEWEST_ROWS, MOST_SCORES // n))
+    most = max(1, min(SCORES // (rows * n), H // threads))
     size = max(size for size in range(1, most + 1) if H % size == 0)
     groups = [slice(start, start + size) for start in range(0, H, size)]
-    starts = range(0, m, plan.rows)
+    starts = range(0, m, rows)
     buffers.largest.fill_(NEVER)
 
     def reduce_heads(heads: slice, stop: Event) -> bool:
-        group = _HeadGroup(plan, heads)
+        group = _HeadGroup(spec, buffers, heads, rows)
         return group.reduce(starts, group.sums, stop)
 
     finite = []
@@ -67,7 +69,7 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> bool:
         finite = on_threads([partial(reduce_heads, heads) for heads in groups])
     else:
         for heads in track(groups):
-            group = _HeadGroup(plan, heads)
+            group = _HeadGroup(spec, buffers, heads, rows)
             shares = [starts[i::threads] for i in range(min(threads, len(starts)))]
             first = [np.full_like(*one) for one in zip(group.sums, (0, 0, NEVER), strict=True)]
             sums = [[one.copy() for one in first] for _ in shares]  # of each thread
@@ -81,50 +83,35 @@ def reduce_map(spec: ScoreSpec, buffers: MapBuffers) -> bool:
     return all(finite)
 
 
-class _Plan:
-    """What all blocks of a map share.
+class _HeadGroup:
+    """Some heads of a map, in blocks of at most some `rows`, and what all these blocks share.
 
-    rows, heads : of a block, at most. before, after, read, marks : the mask rule and the marked
-    keys, as the loops take them. empty : (m,), which rows may read nothing. sinks : (H, m), in
-    units of log₂. has_terms : whether more than the product makes the scores. factor : by what to
-    multiply the queries.
+    keys, values : (h, n, d) and (h, n, d_v). before, after, read, marks : the mask rule and the
+    marked keys, as the loops take them. empty : (m,), which rows may read nothing. sinks : (h, m),
+    in units of log₂. has_terms : whether more than the product makes the scores. factor : by what
+    to multiply the queries.
     """
 
-    def __init__(self, spec: ScoreSpec, buffers: MapBuffers) -> None:
-        self.spec, self.buffers = spec, buffers
+    def __init__(self, spec: ScoreSpec, buffers: MapBuffers, heads: slice, rows: int) -> None:
+        rule, (_, self.m, self.n) = spec.visible, spec.shape
+        index = range(heads.start, heads.stop)
+        self.spec, self.buffers, self.heads, self.rows = spec, buffers, heads, rows
         self.kernels: Any = kernels()
-        rule, (H, m, n) = spec.visible, spec.shape
-        self.m, self.n = m, n
-        fewest, most = ROWS
-        limited = (rule.before, rule.after) != (None, None)  # much of a long block would be hidden
-        rows = fewest if limited else min(most, max(fewest, SCORES // n))
-        self.rows = min(m, rows, max(_FEWEST_ROWS, MOST_SCORES // n))
-        self.heads = max(1, SCORES // (self.rows * n))
+        self.h, self.keys = len(index), spec.of_heads(spec.key, index).float()
+        self.values = None if buffers.value is None else spec.of_heads(buffers.value, index).float()
         self.before = _FAR if rule.before is None else rule.before
         self.after = _FAR if rule.after is None else rule.after
         self.read, self.marks = (
             np.zeros(0, bool) if keys is None else keys.numpy()
             for keys in (rule.keys, buffers.marks)
         )
-        self.empty = rule.empty(m, n, spec.query.device).numpy().copy()
-        self.sinks = np.full((H, m), NEVER, np.float32)
+        self.empty = rule.empty(self.m, self.n, spec.query.device).numpy().copy()
+        self.sinks = np.full((self.h, self.m), NEVER, np.float32)
         if (sinks := spec.sinks_by_row) is not None:
-            self.sinks[:] = (sinks * LOG2_E).numpy()
+            self.sinks[:] = (sinks[heads] * LOG2_E).numpy()
             self.empty[:] = False  # every row reads at least the sink
         self.has_terms = not spec.plain or spec.bias is not None
         self.factor = spec.scale * (LOG2_E if spec.plain else 1)
-
-
-class _HeadGroup:
-    """Some heads of a map: their keys (h, n, d), values (h, n, d_v) and outputs."""
-
-    def __init__(self, plan: _Plan, heads: slice) -> None:
-        buffers, index = plan.buffers, range(heads.start, heads.stop)
-        self.plan, self.heads, self.h = plan, heads, len(index)
-        self.keys = plan.spec.of_heads(plan.spec.key, index).float()
-        self.values = None
-        if buffers.value is not None:
-            self.values = plan.spec.of_heads(buffers.value, index).float()
 
         def arrays(*tensors: Tensor) -> list[Any]:
             return [tensor[heads].numpy() for tensor in tensors]
@@ -141,7 +128,7 @@ class _HeadGroup:
         for start in starts:
             if stop.is_set():
                 break
-            height = min(self.plan.rows, self.plan.m - start)
+            height = min(self.rows, self.m - start)
             if block is None or block.height != height:
                 block = _RowBlock(self, height)
             finite &= block.reduce(start, sums)
@@ -156,9 +143,9 @@ class _RowBlock:
     """
 
     def __init__(self, group: _HeadGroup, height: int) -> None:
-        self.group, self.plan, self.height = group, group.plan, height
-        buffers, h = self.plan.buffers, group.h
-        self.memory = torch.empty(h * self.plan.n * height, device="cpu")  # of scores
+        self.group, self.height = group, height
+        buffers, h = group.buffers, group.h
+        self.memory = torch.empty(h * group.n * height, device="cpu")  # of scores
         self.Q = torch.empty(h, height, group.keys.shape[2], device="cpu")
         self.A = torch.empty(h, buffers.attended.shape[2], height, device="cpu")
         self.shift, self.total = np.empty((2, h, height), np.float32)
@@ -167,66 +154,67 @@ class _RowBlock:
 
     def reduce(self, start: int, sums: list[Any]) -> bool:
         """Reduce the rows from `start` on; return whether all results are finite."""
-        kernels, group, plan = self.plan.kernels, self.group, self.plan
+        group, kernels, buffers = self.group, self.group.kernels, self.group.buffers
         rows = slice(start, start + self.height)
-        columns = plan.spec.columns(rows)
-        first, row_key = columns.start, start + plan.spec.visible.offset
-        self.Q.copy_(plan.spec.query[group.heads, rows]).mul_(plan.factor)
-        sinks = np.ascontiguousarray(plan.sinks[group.heads, rows])
+        columns = group.spec.columns(rows)
+        first, row_key = columns.start, start + group.spec.visible.offset
+        self.Q.copy_(group.spec.query[group.heads, rows]).mul_(group.factor)
+        sinks = np.ascontiguousarray(group.sinks[:, rows])
         S = self._scores(rows, columns)
         tile = S.numpy()
-        if plan.buffers.top:
-            chunk = max(1, round((tile.shape[1] / plan.buffers.top) ** 0.5))
+        if buffers.top:
+            chunk = max(1, round((tile.shape[1] / buffers.top) ** 0.5))
             kernels.find_largest(tile, first, chunk, self.best)
         self.shift.fill(0)
         cells = self._weigh(tile, first, row_key)
-        if not self._divide(sinks, plan.empty[rows]):
+        if not self._divide(sinks, group.empty[rows]):
             # 2^S is too large or too small in some row: compute the scores again, and shift them.
             np.maximum(self._scores(rows, columns).amax(1).numpy(), sinks, out=self.shift)
             self.shift[self.shift <= NEVER / 2] = 0
             cells = self._weigh(tile, first, row_key)
-            self._divide(sinks, plan.empty[rows])
+            self._divide(sinks, group.empty[rows])
         kernels.pool(
-            tile, first, row_key, start, self.total, plan.buffers.cell, *cells, *sums, group.near
+            tile, first, row_key, start, self.total, buffers.cell, *cells, *sums, group.near
         )
         if group.values is not None:
             torch.bmm(group.values[:, columns].mT, S, out=self.A)
             total = torch.from_numpy(self.total)[:, None]
             self.A.mul_(torch.where(total > 0, 1 / total, 0))
-            plan.buffers.attended[group.heads, rows] = self.A.mT
-        if plan.buffers.top:
+            buffers.attended[group.heads, rows] = self.A.mT
+        if buffers.top:
             kernels.unpack(self.best, self.shift, self.total, start, *group.top)
         return bool(kernels.finish(self.sums, self.shift, self.total, start, *group.by_row))
 
     def _scores(self, rows: slice, columns: slice) -> Tensor:
         """Return the scores · log₂e of a block, (h, keys, rows), NEVER where they are hidden."""
-        plan, heads, rule = self.plan, self.group.heads, self.plan.spec.visible
-        shape = self.group.h, columns.stop - columns.start, self.height
+        group, spec, rule = self.group, self.group.spec, self.group.spec.visible
+        shape = group.h, columns.stop - columns.start, self.height
         S = self.memory[: shape[0] * shape[1] * shape[2]].view(shape)
-        torch.bmm(self.group.keys[:, columns], self.Q.mT, out=S)
-        if plan.has_terms:
-            plan.spec.add_terms(S.mT, rows, columns, heads, LOG2_E)
+        torch.bmm(group.keys[:, columns], self.Q.mT, out=S)
+        if group.has_terms:
+            spec.add_terms(S.mT, rows, columns, group.heads, LOG2_E)
         if rule.hides(rows, columns):
             row_key = rows.start + rule.offset
-            plan.kernels.hide(S.numpy(), columns.start, row_key, plan.before, plan.after, plan.read)
+            reach = group.before, group.after
+            group.kernels.hide(S.numpy(), columns.start, row_key, *reach, group.read)
         return S
 
     def _weigh(self, tile: Any, first: int, row_key: int) -> tuple[Any, Any]:
         """Turn scores into unnormalized weights; return the sum and the maximum of each cell."""
         h, keys, rows = tile.shape
-        cell = self.plan.buffers.cell
+        group, cell = self.group, self.group.buffers.cell
         count = (first + keys - 1) // cell - first // cell + 1
         cell_sums, cell_maxima = np.empty((2, h, count, rows), np.float32)
         self.sums.fill(0)
-        self.plan.kernels.weigh(
-            tile, first, row_key, self.shift, cell, self.plan.marks,
+        group.kernels.weigh(
+            tile, first, row_key, self.shift, cell, group.marks,
             cell_sums, cell_maxima, self.sums,
         )  # fmt: skip
         return cell_sums, cell_maxima
 
     def _divide(self, sinks: Any, empty: Any) -> bool:
         """Compute the sum of each row; return whether it is precise enough to divide by."""
-        return bool(self.plan.kernels.divide(self.sums, sinks, self.shift, empty, self.total))
+        return bool(self.group.kernels.divide(self.sums, sinks, self.shift, empty, self.total))
 
 
 def on_threads(tasks: Sequence[Callable[[Event], T]]) -> list[T]:

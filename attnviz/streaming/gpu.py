@@ -102,39 +102,24 @@ def reduce_map(
 
 def _fill_near(spec: ScoreSpec, level: Tensor, near: Tensor) -> None:
     """Fill the weights (H, 3, m) of each query for itself, the previous and the first key."""
-    (_, m, n), rule = spec.shape, spec.visible
-    before = _FAR if rule.before is None else rule.before
-    after = _FAR if rule.after is None else rule.after
-
-    def rows(first: int, stop: int) -> slice:
-        return slice(max(0, first), min(m, stop))
-
-    for index, back in enumerate((0, 1)):  # i + offset - back
-        if -after <= back <= before:
-            shift = rule.offset - back
-            queries = rows(-shift, n - shift)
-            keys = slice(queries.start + shift, queries.stop + shift)
-            _fill_pairs(spec, level, near[:, index], queries, keys)
-    queries = rows(-after - rule.offset, before - rule.offset + 1)
-    _fill_pairs(spec, level, near[:, 2], queries, slice(0, 1))
-
-
-def _fill_pairs(spec: ScoreSpec, level: Tensor, near: Tensor, rows: slice, keys: slice) -> None:
-    """Fill the weight (H, m) of some queries for one key each, or for the same key."""
-    if rows.start >= rows.stop:
-        return
-    d, (G, shared) = spec.query.shape[-1], (len(spec.key), len(spec.query) // len(spec.key))
-    groups = max(1, _PAIRS // (shared * (rows.stop - rows.start) * d))
-    unread = None if spec.visible.keys is None else ~spec.visible.keys[keys].to(near.device)
-    for g in range(0, G, groups):
-        key = spec.key[g : g + groups, None, keys].float()
-        heads = slice(g * shared, g * shared + len(key) * shared)
-        query = spec.query[heads, rows]
-        query = query.view(len(key), shared, *query.shape[1:])
-        scores = spec.cap((query * key).sum(-1).flatten(0, 1).mul_(spec.scale))
-        if unread is not None:
-            scores.masked_fill_(unread, NEVER)
-        near[heads, rows] = scores.sub_(level[heads, rows]).exp_()
+    (H, m, n), rule = spec.shape, spec.visible
+    key_head = torch.arange(H, device=near.device) // (H // len(spec.key))
+    i = torch.arange(rule.offset, rule.offset + m, device=near.device)
+    j = torch.stack((i, i - 1, torch.zeros_like(i)))
+    inside, far = j.clamp(0, n - 1), i - j
+    hidden = inside != j
+    if rule.before is not None:
+        hidden |= far > rule.before
+    if rule.after is not None:
+        hidden |= far < -rule.after
+    if rule.keys is not None:
+        hidden |= ~rule.keys.to(near.device)[inside]
+    count = max(1, _PAIRS // (j.numel() * spec.query.shape[-1]))
+    for first in range(0, H, count):
+        heads = slice(first, first + count)
+        keys = spec.key[key_head[heads, None, None], inside].float()  # (h, 3, m, d)
+        scores = spec.cap(keys.mul_(spec.query[heads, None]).sum(-1).mul_(spec.scale))
+        near[heads] = scores.masked_fill_(hidden, NEVER).sub_(level[heads, None]).exp_()
 
 
 def log_sum_exp(spec: ScoreSpec, *, tiling: Tiling | None = None) -> Tensor:
