@@ -147,25 +147,20 @@ def choose_encodings(heads: Sequence[Sequence[Head]], room: int) -> list[Encodin
 
     heads : the same head in each result; the most important first. room : bytes for all of them.
     """
-    vectors = [
+    vectors: list[Encoding] = [
         _VECTORS if all(head.record.query.numel() for head in twins) else {} for twins in heads
     ]
-
-    def candidates() -> Iterator[list[Encoding]]:
-        for levels in _LEVELS[:2]:
-            yield [{"map": levels, **known} for known in vectors]
-        # If no precision fits all heads, the first heads are stored in the second.
-        for levels in (*_LEVELS, _LEVELS[1]):
-            yield [
-                known
-                if known
-                and twins[0].vectors_are_smaller
-                and not any(head.rule["added"] for head in twins)
-                else {"map": levels}
-                for known, twins in zip(vectors, heads, strict=True)
-            ]
-
-    for chosen in candidates():
+    are_smaller = (
+        twins[0].vectors_are_smaller and not any(head.rule["added"] for head in twins)
+        for twins in heads
+    )
+    smaller = [known if is_so else {} for known, is_so in zip(vectors, are_smaller, strict=True)]
+    candidates: list[list[Encoding]] = [
+        [{"map": levels, **known} for known in vectors] for levels in _LEVELS[:2]
+    ]
+    # If no precision fits all heads, the first heads are stored in the second.
+    candidates += [[known or {"map": x} for known in smaller] for x in (*_LEVELS, _LEVELS[1])]
+    for chosen in candidates:
         if (count := _count_fitting(heads, chosen, room)) == len(heads):
             break
     left = room - sum(_sizes(heads[:count], chosen[:count]))
