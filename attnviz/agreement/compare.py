@@ -164,10 +164,7 @@ def model_values(record: AttentionRecord, reference: Reference) -> Values:
 def compare(
     pairs: Sequence[tuple[AttentionRecord, Values]],
 ) -> tuple[list[tuple[StageCheck, ...]], list[bool]]:
-    """Return the checks of the known stages of each attention, and if scores show the canary.
-
-    Attentions of one form are measured together.
-    """
+    """Return the checks of the known stages of each attention, and if scores show the canary."""
     of_form: dict[object, list[int]] = {}
     for n, (record, expected) in enumerate(pairs):
         of_form.setdefault(form(record, expected), []).append(n)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from attnviz.results import AttentionRecord, LinearAttention, LinearReference, StageCheck
+from attnviz.results.base import described
 from attnviz.results.projection import STAGES
 from attnviz.runtime.libraries import copy_to_cpu, exact_products
 
@@ -144,9 +145,7 @@ def _checks(measured: Measured, numbers: Numbers) -> list[StageCheck]:
     )  # fmt: skip
     return [
         StageCheck(
-            stack=record.stack,
-            layer=record.layer,
-            path=record.path,
+            **described(record, "stack layer path"),
             stage=stage,
             differences=tuple(each),
             tolerances=tuple(most),
@@ -195,9 +194,7 @@ def bounded_check(
     own_errors = torch.zeros(len(differences), device="cpu") if own_errors is None else own_errors
     tolerances = torch.as_tensor(tolerance, dtype=torch.float64, device="cpu")
     return StageCheck(
-        stack=record.stack,
-        layer=record.layer,
-        path=record.path,
+        **described(record, "stack layer path"),
         stage=stage,
         differences=tuple(differences.tolist()),
         tolerances=tuple(tolerances.expand(len(differences)).tolist()),

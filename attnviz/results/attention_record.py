@@ -18,7 +18,7 @@ from attnviz.results.base import Rules, Savable, doc, documented, fits
 from attnviz.results.projection import Projection
 from attnviz.runtime.libraries import exact_products
 
-_ALL = slice(None)
+_ALL, _ANY = slice(None), range(2**31)
 _CELLS = {"cpu": 2**22, "cuda": 2**26}  # of a mask that are read at once
 
 
@@ -214,13 +214,13 @@ class AttentionRecord(Attention):
         terms = (self.capped_bias, self.bias, self.mask)
         yield "score terms of its shape", all(fits(term, {1, H}, {m}, {n}) for term in terms)
         yield "sinks of its shape", fits(self.sinks, {H}) or fits(self.sinks, {H}, {m})
-        yield "a rotation of its shape", all(_has(angle, m) for angle in self.rotation or ())
+        yield "a rotation of its shape", all(fits(one, {m}, _ANY) for one in self.rotation or ())
         yield "a rule for each key", self.visible is None or fits(self.visible.keys, {n})
 
     def _number_rules(self) -> Rules:
         # Checked with files only: a module may cut its input into blocks of other lengths.
         m, n = self.size
-        yield "inputs of its shape", _has(self.input, m) and _has(self.key_input, n)
+        yield "inputs of its shape", fits(self.input, {m}, _ANY) and fits(self.key_input, {n}, _ANY)
 
     @property
     def finite(self) -> bool:
@@ -533,7 +533,3 @@ class LinearReference(Reference):
 def _visible(mask: Tensor) -> Tensor:
     """Return which cells of a mask are visible; it is additive, or True for those."""
     return mask if mask.dtype == torch.bool else mask > HIDDEN
-
-
-def _has(tensor: Tensor | None, positions: int) -> bool:
-    return tensor is None or (tensor.dim() == 2 and len(tensor) == positions)

@@ -120,17 +120,11 @@ class Axis(Savable):
         seconds: Sequence[float | None] | None = None,
     ) -> Axis:
         """Return an axis of positions that belong to no words: patches, frames."""
-        length = len(labels)
-        return cls(
-            labels=tuple(labels),
-            words=(None,) * length,
-            word_labels=(),
-            special=tuple(special),
-            padding=(False,) * length,
-            segments=(0,) * length,
-            patches=None if patches is None else tuple(patches),
-            seconds=None if seconds is None else tuple(seconds),
-        )
+        zeros = (0,) * len(labels)
+        axis = make_axis(labels, None, special, padding=(False,) * len(labels), segments=zeros)
+        places = {"patches": patches, "seconds": seconds}
+        known: dict[str, Any] = {n: tuple(of) for n, of in places.items() if of is not None}
+        return replace(axis, **known)
 
     @classmethod
     def of_labels(cls, labels: Sequence[str]) -> Axis:
@@ -204,7 +198,7 @@ def make_axis(
     special: Sequence[bool],
     padding: Sequence[bool],
     segments: Sequence[int],
-    texts: Sequence[str],
+    texts: Sequence[str] = (),
     *,
     whole_words: bool = False,
     unknown: Sequence[bool] = (),
