@@ -55,11 +55,7 @@ _ARGUMENTS = {
     "audio": ("input_features", "input_values"),
 }
 _CHANGING = {"Dense", "LayerNorm", "CNN", "LSTM", "WordWeights", "BoW", "WeightedLayerPooling"}
-_POOLINGS = {  # as sentence-transformers names them
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "first",
-    "pooling_mode_lasttoken": "last",
-}
+_POOLINGS = {"mean_tokens": "mean", "cls_token": "first", "lasttoken": "last"}
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 _WEIGHTS = {
     "model.safetensors": ("*.safetensors",),
@@ -448,8 +444,9 @@ def pooling_of(name: str, module: PreTrainedModel) -> str | None:
     file, modules = folder / "1_Pooling" / "config.json", folder / "modules.json"
     if not (file.is_file() and modules.is_file()):
         return None
-    used = [mode for mode, is_used in read_json(name, file).items() if is_used is True]
-    found = [_POOLINGS.get(mode) for mode in used if mode.startswith("pooling_mode_")]
+    used = (mode for mode, is_used in read_json(name, file).items() if is_used is True)
+    modes = [mode.split("pooling_mode_")[-1] for mode in used if mode.startswith("pooling_mode_")]
+    found = [_POOLINGS.get(mode) for mode in modes]
     others = _CHANGING.intersection(re.findall(r"(\w+)\"", modules.read_text("utf-8")))
     if len(found) != 1 or found[0] is None or others:
         raise InputError(
