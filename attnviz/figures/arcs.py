@@ -17,13 +17,13 @@ from matplotlib.patches import PathPatch, Polygon, Rectangle
 from matplotlib.path import Path
 from matplotlib.patheffects import AbstractPathEffect, withStroke
 from matplotlib.transforms import Bbox, ScaledTranslation
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from attnviz.figures import style
 from attnviz.figures.cells import Edges, frame
 from attnviz.figures.claims import is_right_to_left, spelled
-from attnviz.figures.layout import Page, Place, Ruler, face, line_height
+from attnviz.figures.layout import Page, Pair, Place, Ruler, face, line_height
 from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OneMap
 from attnviz.results import Provenance
@@ -437,7 +437,10 @@ def draw_paragraph(
     for name, is_second in zip(names, (False, True), strict=True):
         lines = [places[n][1] for n in shown if second is not None and (n >= second) is is_second]
         if lines:
-            _draw_part(canvas, name, (left - 5.3 * MM, lines[0], lines[-1]), points - 1)
+            x, ends_at = left - 5.3 * MM, (lines[0] - _CAP, lines[-1] + 0.6 * MM)
+            path = [x, x - 0.8 * MM, x - 0.8 * MM, x], np.repeat(ends_at, 2)
+            middle, how = (x - 1.3 * MM, sum(ends_at) / 2), {"ha": "right", "va": "center"}
+            draw_bracket(canvas, path, name, middle, fontsize=points - 1, rotation=90, **how)
     largest = max((weight for *_, weight in links), default=1.0)
     for (query, key, weight), curve in reversed([*zip(links, curves, strict=True)]):
         is_claim = (query, key) in claimed
@@ -464,20 +467,13 @@ def draw_paragraph(
     return bottom + 3 * MM
 
 
-def _draw_part(canvas: Axes, name: str, place: _Set, points: float) -> None:
-    """Draw a bracket beside the lines of a part of a text, with its name upright.
-
-    place : the right edge, and the baselines of the first and of the last line.
-    """
-    x, first, last = place
-    first, last = first - _CAP, last + 0.6 * MM
-    xs, ys = [x, x - 0.8 * MM, x - 0.8 * MM, x], [first, first, last, last]
-    canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
+def draw_bracket(
+    canvas: Axes, path: tuple[ArrayLike, ArrayLike], name: str, place: Place, **look: Any
+) -> None:
+    """Draw a bracket through some x and y, along a part of a text, and its name at a place."""
+    canvas.plot(*path, color=theme().muted, linewidth=0.5)
     slant = "italic" if name == "generated" else "normal"
-    canvas.text(
-        x - 1.3 * MM, (first + last) / 2, name, rotation=90, ha="right", va="center",
-        fontsize=points, color=theme().muted, fontstyle=slant,
-    )  # fmt: skip
+    canvas.text(*place, name, color=theme().muted, fontstyle=slant, **look)
 
 
 def _box(place: _Set, around: float) -> Bbox:
@@ -488,11 +484,7 @@ def _box(place: _Set, around: float) -> Bbox:
 
 
 def _free_place(
-    box: Bbox,
-    size: tuple[float, float],
-    taken: Sequence[Bbox],
-    curves: Sequence[Path],
-    edges: tuple[float, float],
+    box: Bbox, size: Pair, taken: Sequence[Bbox], curves: Sequence[Path], edges: Pair
 ) -> Bbox | None:
     """Return a place for a number beside the upper or lower edge of a box; None without one."""
     (wide, high), beside = size, 0.3 * MM

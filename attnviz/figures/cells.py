@@ -31,7 +31,7 @@ from torch.nn.functional import adaptive_max_pool2d
 from attnviz.errors import InputError, did_you_mean
 from attnviz.figures import style
 from attnviz.figures.claims import is_logarithmic
-from attnviz.figures.layout import Page, Place, Ruler, line_height
+from attnviz.figures.layout import Page, Pair, Place, Ruler, line_height
 from attnviz.figures.style import MM, SMALL_SIZE, SMALLEST_SIZE, TEXT_SIZE, theme
 from attnviz.formula.attention import HIDDEN
 from attnviz.heads import Maps
@@ -130,6 +130,7 @@ class WeightScale:
     masked: Tensor | None  # (m, n), as in `AttentionMap`
     colors: Colormap = field(default_factory=lambda: theme().weights)  # between words
     name: str = ""  # what uninformative cells are
+    look: Look = field(default_factory=Look)  # what the user set besides
 
     @classmethod
     def of(cls, maps: Maps, weights: Tensor | None = None, *, linear: bool = False) -> WeightScale:
@@ -156,16 +157,17 @@ class WeightScale:
         return cls(norm, neutral, uninformative, maps.masked, name=maps.uninformative_name)
 
     def with_look(self, look: Look) -> WeightScale:
-        """Return the scale with what the user set, which then counts for all cells alike."""
+        """Return the scale with what the user set; its colors then count for all cells alike."""
         if all(one is None for one in (look.vmin, look.vmax, look.norm, look.cmap)):
-            return self
+            return replace(self, look=look)
         norm = look.norm
         if norm is None:
             top = max(norm.vmax or 0.0 for norm in (self.norm, self.neutral) if norm is not None)
             low = self.norm.vmin if look.vmin is None else look.vmin
             norm = type(self.norm)(low, top if look.vmax is None else look.vmax)
         colors = self.colors if look.cmap is None else mpl.colormaps.get_cmap(look.cmap)
-        return WeightScale(norm, None, torch.zeros_like(self.uninformative), self.masked, colors)
+        nothing = torch.zeros_like(self.uninformative)
+        return WeightScale(norm, None, nothing, self.masked, colors, look=look)
 
     def pooled(self, size: tuple[int, int]) -> WeightScale:
         """Return the scale of maps that `pool_largest` pools to a size."""
@@ -334,11 +336,7 @@ def number(value: float) -> str:
 
 
 def frame(
-    ax: Axes,
-    corner: tuple[float, float],
-    size: tuple[float, float],
-    color: str | None = None,
-    linewidth: float = 1.0,
+    ax: Axes, corner: Place, size: Pair, color: str | None = None, linewidth: float = 1.0
 ) -> Patch:
     """Draw a frame around some cells, by default in the color of the claim."""
     look: dict[str, Any] = {"edgecolor": color or theme().claim, "linewidth": linewidth}
@@ -551,9 +549,7 @@ class HeadGrid:
         """Arrange numbers (layers, heads, …) as (rows, columns, …)."""
         return values.transpose(0, 1) if self.layers_across else values
 
-    def draw(
-        self, page: Page, corner: Place, cell: tuple[float, float], values: Tensor, **image: Any
-    ) -> Axes:
+    def draw(self, page: Page, corner: Place, cell: Pair, values: Tensor, **image: Any) -> Axes:
         """Draw values (layers, heads, …) as cells (across, down) from a corner (left, top)."""
         ax = page.axes(*corner, cell[0] * self.columns, cell[1] * self.rows)
         extent = (0, self.columns, self.rows, 0)
@@ -561,9 +557,7 @@ class HeadGrid:
         self.number_sides(ax, cell)
         return ax
 
-    def number_sides(
-        self, ax: Axes, cell: tuple[float, float], middle: tuple[float, float] = (0.5, 0.5)
-    ) -> None:
+    def number_sides(self, ax: Axes, cell: Pair, middle: Place = (0.5, 0.5)) -> None:
         """Number the layers and the heads; see `number_axis`, across and down."""
         sides = [("layer", self.layers), ("head", self.heads)]
         named = sides if self.layers_across else sides[::-1]

@@ -40,6 +40,7 @@ from attnviz.results import AgreementReport
 
 CaptionLength: TypeAlias = Literal["short", "full", "none"]
 Place: TypeAlias = tuple[float, float]  # left and top, in inches
+Pair: TypeAlias = tuple[float, float]  # across and down, or a left and a right edge
 
 _ASCENT = 0.76  # from the top of a letter to the baseline, over the font size
 _BOLD = "“”‘’–—…\N{MINUS SIGN}\u2068\u2069"  # beside letters from Latin to Arabic
@@ -138,11 +139,9 @@ class Ruler:
 
     def _fitting(self, text: str, width: float, points: float, weight: str = "normal") -> int:
         """Return how many characters of `text` fit, at least one."""
-
-        def measure(length: int) -> float:
-            return self.width(text[:length], points, weight)
-
-        return max(1, bisect.bisect(range(1, len(text) + 1), width, key=measure))
+        lengths = range(1, len(text) + 1)
+        fit = bisect.bisect(lengths, width, key=lambda n: self.width(text[:n], points, weight))
+        return max(1, fit)
 
 
 class _Piece(Text):
@@ -361,12 +360,10 @@ def enlarge(drawn: Iterable[Artist], scale: float) -> None:
             artist.set_fontsize(float(artist.get_fontsize()) * scale)
         elif isinstance(artist, Line2D):
             artist.set(lw=artist.get_linewidth() * scale, ms=artist.get_markersize() * scale)
-        elif isinstance(artist, Patch):
-            artist.set_linewidth(artist.get_linewidth() * scale)
-        elif isinstance(artist, Collection):
+        elif isinstance(artist, Patch | Collection):
             artist.set_linewidth(np.multiply(artist.get_linewidth(), scale).tolist())
-            if isinstance(artist, PathCollection):
-                artist.set_sizes(np.multiply(artist.get_sizes(), scale**2))
+        if isinstance(artist, PathCollection):
+            artist.set_sizes(np.multiply(artist.get_sizes(), scale**2))
 
 
 @contextmanager
@@ -432,23 +429,17 @@ def color_bar(
 
     say : what to write at a value. how : for `Figure.colorbar`.
     """
-    values = drawn.get_array()
-    norm = drawn.norm
+    values, norm = drawn.get_array(), drawn.norm
     above = bool(values is not None and norm.vmax is not None and values.max() > norm.vmax)
     below = bool(values is not None and norm.vmin is not None and values.min() < norm.vmin)
     steps = [1, 2, 2.5, 5, 10] if say is None else [1, 2, 5, 10]
     ticks: Locator = MaxNLocator(4, steps=steps, integer=say is not None)
+    place: dict[str, Any] = {"ax": ax, "fraction": 0.05, "pad": 0.04} if beside else {"cax": ax}
+    place["extend"] = ("neither", "max", "min", "both")[2 * below + above]
     if isinstance(norm, LogNorm):
         ticks = LogLocator(subs=(1.0, 3.0))
-    place: dict[str, Any] = {"cax": ax}
-    if beside:
-        place = {"ax": ax, "fraction": 0.05, "pad": 0.04}
-    place |= {
-        "extend": ("neither", "max", "min", "both")[2 * below + above],
-        "ticks": ticks,
-        "format": "%g" if isinstance(norm, LogNorm) else None,
-    }
-    bar = ax.figure.colorbar(drawn, **(place | how))
+        place["format"] = "%g"
+    bar = ax.figure.colorbar(drawn, **({"ticks": ticks} | place | how))
     if say is not None:
         bar.ax.yaxis.set_major_formatter(say)
     bar.minorticks_off()

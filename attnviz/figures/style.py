@@ -323,13 +323,9 @@ def _font_for(character: str) -> str:
 
 def _outside() -> int:
     """Return the stack level of the code that called attnviz, for a warning of the caller."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and level < 50:
-        name = frame.f_globals.get("__name__", "")
-        if name.partition(".")[0] not in ("attnviz", "contextlib"):
-            return level
-        frame, level = frame.f_back, level + 1
-    return 1
+    names = [one.frame.f_globals.get("__name__", "") for one in inspect.stack(0)]
+    packages = enumerate(name.partition(".")[0] for name in names)
+    return next((n for n, name in packages if name not in ("attnviz", "contextlib")), 1)
 
 
 @cache

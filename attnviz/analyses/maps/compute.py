@@ -202,11 +202,7 @@ def head_maps(
 
 
 def _head_maps(
-    result: AttentionResult,
-    *,
-    layer: int | None = None,
-    words: bool = True,
-    special: Special = "keep",
+    result: AttentionResult, layer: int | None = None, words: bool = True, special: Special = "keep"
 ) -> HeadMaps:
     """Return the maps as `head_maps` does, with an agreement that is not checked again."""
     stack, notes = result.stack(), [*result.notes]

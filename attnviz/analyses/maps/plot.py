@@ -32,7 +32,7 @@ from attnviz.errors import InputError, refuse_given, whole_numbers
 from attnviz.figures import arcs, cells, claims, figure, layout, style
 from attnviz.figures.arcs import Grid
 from attnviz.figures.cells import Edges, HeadGrid, Look, Ticks, WeightScale, fit_ticks, frame
-from attnviz.figures.layout import CaptionLength, Page, Place, color_bar, line_height
+from attnviz.figures.layout import CaptionLength, Page, Pair, Place, color_bar, line_height
 from attnviz.figures.style import GAP, MARGIN, MM, SMALL_SIZE, TEXT_SIZE, WIDE, theme
 from attnviz.heads import OTHER_WORDS, head_families, where_heads_look
 from attnviz.results import AttentionResult, AxisGeometry, Special
@@ -322,7 +322,7 @@ def _draw_into(ax: Axes, selected: SelectedMap, look: Look) -> Axes:
         _fit_into_place(ax, drawn, look, ruler)
         (m, n), box = drawn.weights.shape, ax.get_window_extent()
         cell = (float(min(box.width / n, box.height / m)) / ax.figure.dpi / scale,) * 2
-        _draw_matrix(ax, drawn, WeightScale.of(drawn).with_look(look), ruler, cell, look)
+        _draw_matrix(ax, drawn, WeightScale.of(drawn).with_look(look), ruler, cell)
         mappable: ScalarMappable = ax.collections[0]
         label, say = "weight", None
     else:
@@ -424,7 +424,7 @@ def draw_side_by_side(
                 place = left + number * (room + GAP)
                 page.write(place, top, lines, color=theme().muted)
                 ax = page.axes(place, below_titles, cell * n, down * m)
-                ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), look, longest)
+                ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), longest)
                 if number:
                     ax.set_ylabel("")
                     ax.set_yticks([])
@@ -453,14 +453,14 @@ def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
     draw = {"sentence": _draw_sentence, "excerpt": _draw_sentences}.get(form, _draw_panel)
     if form == "paragraph" and count > 2 and not is_wide:
         draw, of_words = _draw_sentences, False
-    ax, bottom, (left, end) = draw(page, selected, scale, look, (start, right))
+    ax, bottom, (left, end) = draw(page, selected, scale, (start, right))
     if look.cbar_ax is not None:
         color_bar(scale.bars[0][1], look.cbar_ax, "attention weight")
     if form == "paragraph" and count > 1 and is_wide:  # both maps side by side
         beside, numbers = right + GAP, arcs.sentences_of(drawn)
         for draw_line, number in itertools.product((ax.axhline, ax.axvline), range(1, count)):
             draw_line(numbers.index(number), color=theme().gray, linewidth=0.4)
-        _, below, _ = _draw_sentences(page, selected, scale, look, (start, page.right), beside)
+        _, below, _ = _draw_sentences(page, selected, scale, (start, page.right), beside)
         if overview is None:
             left, end = beside, below
         else:
@@ -532,7 +532,7 @@ def _place_map(page: Page, selected: SelectedMap) -> tuple[_Form, float]:
 
 
 def _draw_panel(
-    page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
+    page: Page, selected: SelectedMap, scale: WeightScale, place: Place
 ) -> tuple[Axes, float, Place]:
     """Draw the map as a matrix with its labels and color bars.
 
@@ -555,12 +555,12 @@ def _draw_panel(
     if is_alone and not is_beside:
         across, down = _cell_size(drawn, space, 0.7)  # no narrow column stays empty
     ax = page.axes(left, top, across * n, down * m)
-    below = _draw_matrix(ax, drawn, scale, ruler, (across, down), look, longest)
+    below = _draw_matrix(ax, drawn, scale, ruler, (across, down), longest)
     if finding.cell is not None:
         frame(ax, finding.cell[::-1], (1, 1))
         if claims.is_logarithmic(n):
             _name_cell(ax, drawn, scale, finding.cell)
-    if look.cbar and look.cbar_ax is None:
+    if scale.look.cbar and scale.look.cbar_ax is None:
         _draw_bars(page, scale, left + across * n + MARGIN, top, down * m)
     bottom = top + down * m + below.room + _LABEL
     if is_beside:
@@ -594,12 +594,7 @@ def _links_of_text(selected: SelectedMap) -> tuple[list[arcs.Link], list[arcs.Ce
 
 
 def _draw_sentences(
-    page: Page,
-    selected: SelectedMap,
-    scale: WeightScale,
-    look: Look,
-    place: Place,
-    left: float | None = None,
+    page: Page, selected: SelectedMap, scale: WeightScale, place: Place, left: float | None = None
 ) -> tuple[Axes, float, Place]:
     """Draw how the words of each sentence share their weight among sentences; see `_draw_panel`.
 
@@ -629,18 +624,17 @@ def _draw_sentences(
     of = replace(
         drawn, weights=shares, rows=names, columns=names, masked=masked, sides=sides, **none
     )
-    scale = WeightScale.of(of)
-    scale = scale.with_look(look) if is_alone else scale
+    scale = WeightScale.of(of).with_look(scale.look if is_alone else Look(cbar=False))
     ax = page.axes(grid.left, end, *grid.size)
     least = 0.005 if count <= 11 else max(1 / count, 0.05)
-    _draw_below(ax, of, grid, scale, look if is_alone else Look(), claimed, least)
+    _draw_below(ax, of, grid, scale, claimed, least)
     every = next(one for one in (1, 2, 5, 10) if one * grid.pitch >= 1.6 * SMALL_SIZE / 72)
     shown = range(every - 1, count, every)
     ax.set_xticks(grid.middles()[1][shown], [f"{n + 1}" for n in shown], fontsize=SMALL_SIZE)
     ax.xaxis.tick_top()
     ax.tick_params(axis="x", length=0)
     bottom = _draw_brackets(page, drawn, grid, end + grid.size[1], right)
-    if is_alone and look.cbar and look.cbar_ax is None:
+    if scale.look.cbar and scale.look.cbar_ax is None:
         bottom = cells.draw_scales(page, scale.ends[:1], (left, right), bottom + 2.4 * MM) + GAP / 2
     return ax, bottom, (page.left, bottom)
 
@@ -651,7 +645,7 @@ def _is_causal(drawn: AttentionMap) -> bool:
 
 
 def _draw_sentence(
-    page: Page, selected: SelectedMap, scale: WeightScale, look: Look, place: Place
+    page: Page, selected: SelectedMap, scale: WeightScale, place: Place
 ) -> tuple[Axes, float, Place]:
     """Draw the words with arcs above, the map exactly below, and the scales; see `_draw_panel`."""
     drawn, finding, (top, right) = selected.map, selected.finding, place
@@ -676,30 +670,23 @@ def _draw_sentence(
     canvas = page.canvas(page.left, top, right - page.left, start - top - 0.1 * MM)
     above.draw(canvas, start, scale.colors)
     least = max(1 / len(drawn.rows), 0.1)
-    _draw_below(ax, drawn, grid, scale, look, shown, least)
+    _draw_below(ax, drawn, grid, scale, shown, least)
     names.draw(canvas, start, ax, grid.middles()[1].tolist())
     bottom = _draw_brackets(page, drawn, grid, start + tall, right)
-    if look.cbar and look.cbar_ax is None:
-        bottom = (
-            cells.draw_scales(page, scale.ends, (page.left, right), bottom + 2.4 * MM) + GAP / 2
-        )
+    if scale.look.cbar and scale.look.cbar_ax is None:
+        bottom = cells.draw_scales(page, scale.ends, (page.left, right), bottom + 2.4 * MM)
+        bottom += GAP / 2
     return ax, bottom, (page.left, bottom)
 
 
 def _draw_below(
-    ax: Axes,
-    drawn: AttentionMap,
-    grid: Grid,
-    scale: WeightScale,
-    look: Look,
-    claimed: Tensor,
-    least: float,
+    ax: Axes, drawn: AttentionMap, grid: Grid, scale: WeightScale, claimed: Tensor, least: float
 ) -> None:
     """Draw a map below its words, with a line around the claimed cells (m, n) and row labels.
 
     least : the smallest weight between words that is written into its cell.
     """
-    weights, n = drawn.weights.float(), len(drawn.rows)
+    weights, look, edges = drawn.weights.float(), scale.look, grid.edges
     is_large = grid.pitch >= 4 * MM and grid.height >= 3.6 * MM
     written = None
     if is_large if look.annot is None else look.annot:
@@ -708,15 +695,16 @@ def _draw_below(
             shown &= ~scale.uninformative | (weights >= 0.5) | claimed
         written = grid.spaced(shown)
     masked = None if drawn.masked is None else grid.spaced(drawn.masked)
-    scale = replace(scale, uninformative=grid.spaced(scale.uninformative), masked=masked)
     thin = {"linewidth": 0.6 if grid.pitch > 3 * MM else 0.25}
-    points = style.NUMBER_SIZE - TEXT_SIZE + grid.points
     look = replace(look, mesh=thin | dict(look.mesh))
-    spaced, edges = grid.spaced(weights), grid.edges
-    _draw_weights(ax, spaced, scale, look, edges, written, lambda one: f"{100 * one:.0f}", points)
+    gray = grid.spaced(scale.uninformative)
+    scale = replace(scale, uninformative=gray, masked=masked, look=look)
+    points = style.NUMBER_SIZE - TEXT_SIZE + grid.points
+    weights = grid.spaced(weights)
+    _draw_weights(ax, weights, scale, edges, written, lambda one: f"{100 * one:.0f}", points)
     cells.outline(ax, grid.spaced(claimed), edges)
     wide, tall = grid.size
-    if n >= 6 and _is_causal(drawn):
+    if len(grid.rows) >= 6 and _is_causal(drawn):
         ax.text(
             1 - 2 * MM / wide, 1 - 2 * MM / tall, "comes later: not read", fontsize=SMALL_SIZE,
             color=theme().muted, ha="right", va="top", transform=ax.transAxes,
@@ -761,14 +749,10 @@ def _draw_brackets(page: Page, drawn: AttentionMap, grid: Grid, top: float, righ
     for name, (first, last) in zip(names, limits, strict=True):
         start, end = sorted((grid.places[first], grid.places[last - 1]))
         start, end = start - grid.pitch / 2 + 0.3 * MM, end + grid.pitch / 2 - 0.3 * MM
-        xs, ys = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
-        canvas.plot(xs, ys, color=theme().muted, linewidth=0.5)
+        line = [start, start, end, end], [top + high * MM for high in (1.6, 2.4, 2.4, 1.6)]
         half = page.ruler.width(name, points) / 2
-        middle = min(max((start + end) / 2, page.left + half), right - half)
-        canvas.text(
-            middle, top + 3.2 * MM, name, fontsize=points, color=theme().muted,
-            ha="center", va="top", fontstyle="italic" if name == "generated" else "normal",
-        )  # fmt: skip
+        middle = min(max((start + end) / 2, page.left + half), right - half), top + 3.2 * MM
+        arcs.draw_bracket(canvas, line, name, middle, fontsize=points, ha="center", va="top")
     return top + below
 
 
@@ -818,12 +802,11 @@ def _draw_matrix(
     drawn: AttentionMap,
     scale: WeightScale,
     ruler: layout.Ruler,
-    cell: tuple[float, float],
-    look: Look,
+    cell: Pair,
     longest: float = math.inf,
 ) -> Ticks:
     """Draw the cells and their labels; return the labels of the columns."""
-    weights = drawn.weights.float()
+    weights, look = drawn.weights.float(), scale.look
     (m, n), (across, down) = weights.shape, cell
     write = min(cell) >= 0.22 if look.annot is None else look.annot
     if (size := (min(m, _MOST_CELLS), min(n, _MOST_CELLS))) != (m, n):
@@ -833,8 +816,8 @@ def _draw_matrix(
         written = weights.abs() >= 0.1 * weights.abs().max()
     edges = np.linspace(0, m, size[0] + 1), np.linspace(0, n, size[1] + 1)
     thin = {"linewidth": 0.1} if max(cell) < MM else {}
-    look = replace(look, mesh=thin | dict(look.mesh))
-    _draw_weights(ax, weights, scale, look, edges, written if write else None)
+    scale = replace(scale, look=replace(look, mesh=thin | dict(look.mesh)))
+    _draw_weights(ax, weights, scale, edges, written if write else None)
     ax.set_aspect("equal" if across == down or look.mesh.get("square") else "auto")
     row_side, column_side = drawn.sides
     rows = fit_ticks(drawn.rows, down, ruler, axis="y", side=row_side, longest=longest)
@@ -858,13 +841,13 @@ def _draw_weights(
     ax: Axes,
     weights: Tensor,
     scale: WeightScale,
-    look: Look,
     edges: Edges,
     written: Tensor | None,
     say: Callable[[float], str] = cells.decimals,
     points: float = style.NUMBER_SIZE,
 ) -> None:
     """Draw weights (m, n) as cells, the masked ones hatched, with the numbers of some `written`."""
+    look = scale.look
     if "fmt" in look.mesh:
         say = f"{{:{look.mesh['fmt']}}}".format
     if written is not None and scale.masked is not None:
@@ -948,7 +931,11 @@ def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Ax
     tall = min(side * image.shape[0] / image.shape[1], 2 * _LARGEST_IMAGE)
 
     where = f"{drawn.where}, {query_name(drawn, query)}"
-    finding, most_read = _finding(drawn, query)
+    ratio, patch = _times_even(drawn, query), _patch_of(drawn, query)
+    most_read = divmod(int(ratio.argmax()), ratio.shape[1])
+    name = literal(drawn.rows[query]) if patch is None else f"The framed patch {patch}"
+    to = "itself" if patch == most_read else f"patch {most_read}"
+    finding = f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight"
     top = page.heading(finding if look.title is None else look.title)
     top = page.subheading(top, where) + GAP / 2
     under_name = line_height(SMALL_SIZE) + 0.02
@@ -973,7 +960,7 @@ def _image_page(page: Page, selected: SelectedMap, query: int, look: Look) -> Ax
     if overview is not None:
         of_heads = _on_grid(overview.weights[..., query, :], overview.sides[1])
         of_heads, _ = _doublings(len(drawn.columns) * of_heads, look)
-        _, limit = _doublings(_times_even(drawn, query), look)
+        _, limit = _doublings(ratio, look)
         ratios = (of_heads / limit).clamp(-1, 1)
         place, start = (page.left, page.right), bottom + GAP
         if is_beside:
@@ -1071,17 +1058,6 @@ def _doublings(ratio: Tensor, look: Look) -> tuple[Tensor, float]:
             )
         return doublings, math.log2(look.vmax)
     return doublings, min(_MOST_DOUBLINGS, max(1.0, float(doublings.max())))
-
-
-def _finding(drawn: AttentionMap, query: int) -> tuple[str, tuple[int, int]]:
-    """Return which patch a query gives the most weight: in words, and its row and column."""
-    ratio = _times_even(drawn, query)
-    row, column = divmod(int(ratio.argmax()), ratio.shape[1])
-    query_patch = _patch_of(drawn, query)
-    query_label = literal(drawn.rows[query])
-    name = query_label if query_patch is None else f"The framed patch {query_patch}"
-    to = "itself" if query_patch == (row, column) else f"patch ({row}, {column})"
-    return f"{name} attends most to {to}: {float(ratio.max()):.1f} × even weight", (row, column)
 
 
 def _draw_picture(
