@@ -406,9 +406,8 @@ class Ticks:
         }
         if self.rotation == 45:
             options |= {"ha": "right", "rotation_mode": "anchor"}
-        ticks = (ax.set_yticks if axis == "y" else ax.set_xticks)(
-            self.places, self.labels, **options
-        )
+        put = ax.set_yticks if axis == "y" else ax.set_xticks
+        ticks = put(self.places, self.labels, **options)
         for tick in itertools.compress(ticks, itertools.cycle(self.unknown or (False,))):
             for label in (tick.label1, tick.label2):
                 label.set(color=theme().muted, style="italic")
@@ -560,11 +559,9 @@ class HeadGrid:
     def number_sides(self, ax: Axes, cell: Pair, middle: Place = (0.5, 0.5)) -> None:
         """Number the layers and the heads; see `number_axis`, across and down."""
         sides = [("layer", self.layers), ("head", self.heads)]
-        named = sides if self.layers_across else sides[::-1]
-        for axis, (name, numbers), room, at in zip(
-            (ax.xaxis, ax.yaxis), named, cell, middle, strict=True
-        ):
-            number_axis(axis, numbers, room, name, at)
+        (across, columns), (down, rows) = sides if self.layers_across else sides[::-1]
+        number_axis(ax.xaxis, columns, cell[0], across, middle[0])
+        number_axis(ax.yaxis, rows, cell[1], down, middle[1])
 
 
 def number_axis(

@@ -215,8 +215,7 @@ def _of_pooled(drawn: OneMap) -> Finding | None:
     words, places = drawn.is_word[0], torch.arange(len(weights), device="cpu")
     distance = (places[:, None] - places).abs()
     between = weights.double() * (words[:, None] & words)
-    by_distance = torch.zeros(len(weights), dtype=torch.double, device="cpu")
-    by_distance.index_add_(0, distance.flatten(), between.flatten())
+    by_distance = torch.bincount(distance.flatten(), between.flatten())
     shares = by_distance.cumsum(0) / by_distance.sum()
     # The last row may cover fewer tokens than the others and count too much, by 1 / rows at most.
     within = (int((shares < 0.5 + 1 / len(weights)).sum()) + 1) * cell

@@ -85,10 +85,9 @@ class _LabeledMaps(Maps, base.Result):
         for name, side in zip(("rows", "columns"), self.sides, strict=True):
             if side.landmarks:
                 places[f"tokens_of_{name}"] = {"first": side.start, "in_each": side.cell}
-            if side.patches is not None:
-                places[f"patches_of_{name}"] = list(side.patches)
-            if side.seconds is not None:
-                places[f"seconds_of_{name}"] = list(side.seconds)
+            for kind in ("patches", "seconds"):
+                if (known := getattr(side, kind)) is not None:
+                    places[f"{kind}_of_{name}"] = list(known)
         return places
 
 
