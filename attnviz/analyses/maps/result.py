@@ -385,12 +385,9 @@ class HeadRanking(Printed):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the scores by layer and head, NaN where a head is absent, for numpy."""
-        layers = sorted({head.layer for head in self})
-        width = 1 + max((head.head for head in self), default=-1)
-        scores = torch.full((len(layers), width), torch.nan, dtype=torch.float64, device="cpu")
-        for head in self:
-            scores[layers.index(head.layer), head.head] = head.score
-        return np.array(scores.numpy(), dtype, copy=copy)
+        table = HeadRanking.to_frame(self).pivot(index="layer", columns="head", values="score")
+        heads = range(1 + max(table.columns, default=-1))
+        return np.array(table.reindex(columns=heads).to_numpy(), dtype, copy=copy)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the heads as a table, best first: layer, head, score."""

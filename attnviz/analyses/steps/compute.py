@@ -272,8 +272,6 @@ class _HeadStages:
 
 
 class _LinearStages(_HeadStages):
-    """The stages of one head of linear attention."""
-
     record: results.LinearAttention
 
     def all_stages(self) -> Iterator[Stage]:
