@@ -17,12 +17,12 @@ result = attnviz.attend("the train left the station on time")
 ranking = attnviz.find_heads(result, query="train", key="station")
 above = len(ranking.above_function_words)
 first = len(ranking.first)
-total = len(ranking.heads)
-best = ranking.heads[0]
+total = len(ranking.scores)
+best = ranking.scores[0]
 
 others = attnviz.find_heads(result, query="train", key="on")
-on = {(head.layer, head.head): head.score for head in others.heads}
-ratios = [head.score / on[head.layer, head.head] for head in ranking.heads]
+on = {(head.layer, head.head): head.score for head in others.scores}
+ratios = [head.score / on[head.layer, head.head] for head in ranking.scores]
 median = statistics.median(ratios)
 ratio = ratios[0]  # the best head comes first
 

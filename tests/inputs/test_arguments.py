@@ -153,7 +153,7 @@ def test_numbers_with_labels(series):
     quarters = ["spring", "summer", "fall", "winter"]
     result = series.attend(inputs={"past_values": values}, queries=quarters)
     assert (result.agreement.verdict, result.words) == ("verified", tuple(quarters))
-    assert attnviz.find_heads(result, query="spring", key="winter").heads
+    assert attnviz.find_heads(result, query="spring", key="winter").scores
     assert torch.equal(series.attend(values).weights(), result.weights())
     with pytest.raises(InputError, match="There are 3 queries, but the maps have 4"):
         series.attend(values, queries=quarters[:3])
