@@ -309,7 +309,8 @@ def make_reference(
     if named == "gate":
         other = inputs
         gate = gate_of(target.special, sink=target.sink).to(model.checkpoint.device)
-        pieces = torch.tensor(getattr(target.readout, "pieces", ()), dtype=torch.long)
+        own = getattr(target.readout, "pieces", ())
+        pieces = torch.tensor(own, dtype=torch.long, device=gate.device)
         gate[pieces[:, None], pieces] = True  # the pieces of a labeled word read each other
         kept = "special tokens" if target.sink is None else "the first token"
         if target.sink is not None and stacks:

@@ -287,6 +287,8 @@ def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dic
         tree = [encode(result, "")]
     except ValueError as error:
         raise InputError(f"The result is not valid: {error}. Make it again.") from None
+    finally:
+        del encode  # it refers to itself, and holds the tensors
     return [*tree, *(_named(name, tensor) for name, tensor in shown.items())], tensors
 
 
@@ -347,6 +349,7 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
     ((name, items),) = root.items()
     result = record(name, items, "")
     decode(shown, "")
+    del decode, record  # they refer to each other, and hold the tensors
     if unused := tensors.keys() - restored.keys():
         raise ValueError(f"the result has no tensor {min(unused)!r:.60}")
     return result
