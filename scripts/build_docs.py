@@ -255,9 +255,10 @@ def view_of(text: str) -> str:
 def live_of(text: str) -> str:
     """Return a link to the page that runs the model, which begins with a text."""
     page = attnviz.view(text, show="head")
-    for file in kept("live", text + package(), page.save_live):
+    files = kept("live", text + package(), page.save_live)
+    for file in files:
         publish(file, f"live/{file.name}")
-    return "[Type your own sentence](live/index.html){ .md-button }"
+    return "[Type your own sentence](live/index.html){ .md-button }" if files else ""
 
 
 def place(file: Path) -> str | None:
