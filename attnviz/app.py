@@ -213,7 +213,7 @@ def _check_sentences(values: dict[str, Any]) -> None:
     read_sentences(values["word"], values.get("sentences"))
 
 
-Command("senses", "senses.png", arguments="word", draws="details", first=_check_sentences)()
+Command("senses", "senses.png", arguments="word", first=_check_sentences)()
 Command("shift", "shift.png", draws="details", doing="splitting the shift")()
 Command("explain", "explain.png", doing="explaining the prediction")()
 Command("ablate", "ablation.png", doing="ablating heads")()

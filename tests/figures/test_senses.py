@@ -217,32 +217,6 @@ def test_the_best_is_the_earliest_of_equals_and_the_others_are_named(bank):
     assert replace(bank, scores=tuple(worse)).as_good == ()
 
 
-def planes(figure):
-    """Return the axes with marks, and the places of the marks in each."""
-    places = [(axes, [line.get_xydata()[0] for line in axes.lines[2:]]) for axes in figure.axes]
-    return [(axes, np.array(of)) for axes, of in places if of]
-
-
-@pytest.mark.parametrize(("best", "count", "width"), [(0, 2, 89), (6, 2, 183), (3, 3, 40)])
-def test_details_show_the_planes_of_the_word_alone_of_the_best_and_of_the_output(
-    bank, best, count, width
-):
-    result = replace(bank, best=best, alike=(4,))
-    figure = attnviz.plot.senses(result, width=width, details=True)
-    check_layout(figure)
-    assert len(planes(figure)) == count
-    assert "Hollow: nearer to another sense. Gray: in no score." in said_on(figure)
-    for (axes, places), state in zip(planes(figure), sorted({0, best, 6}), strict=True):
-        assert np.allclose(places, result.plane[state].numpy())
-        marks = axes.lines[2:]
-        hollow = [to_hex(mark.get_markerfacecolor()) == "#ffffff" for mark in marks]
-        assert hollow == (result.right[state] <= 0.5).tolist()
-        assert to_hex(marks[4].get_color()) == LIGHT.gray
-        box = axes.get_window_extent()
-        (x0, x1), (y0, y1) = axes.get_xlim(), axes.get_ylim()
-        assert (x1 - x0) / box.width == pytest.approx((y1 - y0) / box.height, rel=1e-3)
-
-
 def test_unusual_names_and_sentences_are_drawn_literally(bank):
     names = ("$a_1$", "an uncommonly long name for a sense " * 3)
     found = bank

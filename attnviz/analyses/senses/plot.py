@@ -20,8 +20,6 @@ from attnviz.results.text import fraction, literal
 _COLORED = 4  # senses at most; more have the color of ink
 _SHALLOW = 12  # states at most, each of which has its number
 _BETWEEN, _SMALLEST = 4 * MM, 9 * MM  # strips
-_GAP, _LARGEST = 0.12, 1.5  # between planes, and the size of one, in inches
-_MARKERS = ("o●", "s■", "D◆", "^▲", "v▼")  # in a plane, and as a letter
 _RISE = np.linspace(0, 1, 16)  # along the way from a thread to its sentence
 
 
@@ -30,7 +28,6 @@ def senses(
     result: SensesResult,
     *,
     width: float = FULL_WIDTH,
-    details: bool = False,
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
@@ -40,12 +37,6 @@ def senses(
     to the centroid of its own sense minus that of the nearest other. Of two senses the second is
     mirrored, so that the line in the middle is the decision. A thread ends in its sentence, in
     which the content word that gets most attention is underlined. Below is the accuracy by layer.
-
-    Parameters
-    ----------
-    details : bool, default False
-        Draw instead the occurrences in a plane: without context, in the layer that separates the
-        senses best, and at the output.
 
     Examples
     --------
@@ -57,15 +48,11 @@ def senses(
     texts = [result.word, *result.senses, *sentences, result.provenance.model, "↑↓"]
     with new_page(width, caption, texts, figure) as page:
         threads = _Threads(page, result)
-        said = [*result.details, *([] if details or threads.is_wide else threads.keys)]
+        said = [*result.details, *([] if threads.is_wide else threads.keys)]
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, " ".join(said), page.room)
-        if details:
-            end = _draw_planes(page, result, top + 0.06)
-        else:
-            end = threads.draw(top + (0.2 if result.claimed else 0.12 if threads.is_wide else 0.06))
-        parts = _caption_parts(result, details=details)
-        return page.finish(end + 0.1, parts, result.checked_agreement)
+        end = threads.draw(top + (0.2 if result.claimed else 0.12 if threads.is_wide else 0.06))
+        return page.finish(end + 0.1, _caption_parts(result), result.checked_agreement)
 
 
 def _color(result: SensesResult, kind: str, sense: str | int) -> str:
@@ -289,67 +276,18 @@ def _draw_accuracy(ax: Axes, result: SensesResult) -> None:
     ax.spines[:].set_visible(False)
 
 
-def _shown_states(result: SensesResult) -> list[int]:
-    """Return the states whose planes are drawn, each once: the first, the best, and the output."""
-    return sorted({0, result.best, len(result.scores) - 1})
-
-
-def _draw_planes(page: Page, result: SensesResult, top: float) -> float:
-    keys = ["Hollow: nearer to another sense.", *["Gray: in no score."] * bool(result.alike)]
-    top = page.paragraph(page.left, top, " ".join(keys), page.room)
-    for n, sense in enumerate(result.senses):
-        name = page.ruler.clip(f"{_MARKERS[n % 5][1]} {literal(sense, 40)}", page.room, TEXT_SIZE)
-        color = _color(result, "side_text", n)
-        top = page.write(page.left, top, [name], points=TEXT_SIZE, color=color)
-    size = min(_LARGEST, (page.room - 2 * _GAP) / 3)
-    places = [(n, page.left + k * (size + _GAP)) for k, n in enumerate(_shown_states(result))]
-    titles = [f"{result.state_name(n)}: {result.scores[n].accuracy:.0%} right" for n, _ in places]
-    below = max(
-        page.subtitle(left, top + 0.06, f"{title[0].upper()}{title[1:]}", size)
-        for title, (_, left) in zip(titles, places, strict=True)
-    )
-    for state, left in places:
-        _draw_plane(page.axes(left, below + 0.03, size, size), result, state)
-    return below + 0.03 + size
-
-
-def _draw_plane(ax: Axes, result: SensesResult, state: int) -> None:
-    ax.axhline(0, color=theme().faint, linewidth=0.4, zorder=0)
-    ax.axvline(0, color=theme().faint, linewidth=0.4, zorder=0)
-    for n, (x, y) in enumerate(result.plane[state].tolist()):
-        sense = result.senses.index(result.occurrences[n].sense)
-        color = theme().gray if n in result.alike else _color(result, "sides", sense)
-        face = theme().ground if result.right[state, n] <= 0.5 else color
-        ax.plot(x, y, _MARKERS[sense % 5][0], c=color, mfc=face, ms=3.6, mew=0.8)
-    ax.margins(0.1)
-    ax.set_aspect("equal", adjustable="datalim")
-    ax.set(xticks=[], yticks=[])
-    ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
-
-
-def _caption_parts(result: SensesResult, *, details: bool) -> list[str]:
+def _caption_parts(result: SensesResult) -> list[str]:
     senses = ", ".join(f"{literal(sense)} {result.counts[sense]}" for sense in result.senses)
     since = "" if result.since is None else "; from that layer on p ≤ 0.01 in each"
-    shares = ", ".join(f"{sum(result.explained[n]):.0%}" for n in _shown_states(result))
     down = f" ({literal(result.senses[1])}: down, mirrored)" if len(result.senses) == 2 else ""
-    threads = (
-        f"margin{down}: cosine to the centroid of its own sense minus that of the nearest other, "
-        "both without its sentence; clipped without context",
-        "attention to underlined words: mean of all heads, special tokens left out",
-        "band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences",
-    )
-    planes = (
-        "planes: the first two principal components of each state, computed without the senses, "
-        "scaled to the panel and rotated to fit the best one (orthogonal Procrustes); they show "
-        f"{shares} of the variance",
-        f"{result.state_name(result.best)} is best, p = {result.p_best:.4f} over all layers",
-        "entering layer 0 the word differs only by its position, so dots may coincide",
-    )
     return [
         f"{quoted(result.word)} {len(result.occurrences)} times in {result.sentences} sentences "
         f"({senses}{' counted' if result.alike else ''}), read by {result.provenance.model_name}"
         f"{result.provenance.with_changes}",
-        *(planes if details else threads),
+        f"margin{down}: cosine to the centroid of its own sense minus that of the nearest other, "
+        "both without its sentence; clipped without context",
+        "attention to underlined words: mean of all heads, special tokens left out",
+        "band: 95% interval (Wilson), wider by refits of the centroids with weighted sentences",
         "right, on its own side: nearest by cosine to the centroid of its own sense, computed "
         f"without its sentence{since}",
         f"output {result.scores[-1].interval}; guessing {result.chance:.2f}; other words, the mean "

@@ -1,8 +1,7 @@
-"""Draw a survey: each statistic as a map of all heads, and which heads are alike."""
+"""Draw a survey: the roles of all heads, and each statistic as a map of them."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,12 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attnviz.analyses.survey.result import POSITIONS, SURE, HeadName, SurveyResult
@@ -32,7 +29,6 @@ _BAR = 0.14  # inches of a named head
 _LONGEST_NAME = 40  # letters of the name of a model
 _CONFIRMED = 0.2  # inches of a role that ablation confirms
 _BOLD = 0.88  # the width of text over that of bold text
-_MARKERS = "D◆", "s■", "^▲", "v▼", "P✚", "X✖", "*★", "<◀"  # of a role; without one a circle
 _GAP = 0.18  # inches between panels
 _NUMBERS = 0.12  # inches left of a panel
 
@@ -41,17 +37,11 @@ _NUMBERS = 0.12  # inches left of a panel
 def survey(
     result: SurveyResult,
     *,
-    details: bool = False,
     width: float = FULL_WIDTH,
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
     """Draw the role of every head, how much the named heads attend, and all statistics.
-
-    Parameters
-    ----------
-    details : bool, default False
-        Whether to draw the heads in a plane too, by how alike their maps are.
 
     Examples
     --------
@@ -79,22 +69,7 @@ def survey(
         bars = [("each panel: 0", ScalarMappable(cmap=theme().weights), end)]
         top = draw_scales(page, bars, (page.left, page.right), top + 0.03) + 0.08
         top = head_panels(page, result.heads, panels, top)
-        if not details:
-            return page.finish(top, _caption(result), result.checked_agreement)
-        places = _plane_of(result.distances)
-        top, plane = _draw_plane(page, result, places, top)
-        drawn = page.finish(top + 0.1, _caption(result), result.checked_agreement)
-        named = [n for n, role in enumerate(result.roles) if role and role not in RESTING_ROLES]
-        if named:
-            import textalloc
-
-            names, (x, y) = [str(result.heads[n]) for n in named], places[named].T
-            textalloc.allocate(
-                plane, x, y, names, x_scatter=places[:, 0], y_scatter=places[:, 1],
-                textsize=SMALL_SIZE, textcolor=theme().ink, linecolor=theme().faint, linewidth=0.5,
-                draw_all=False,
-            )  # fmt: skip
-        return drawn
+        return page.finish(top, _caption(result), result.checked_agreement)
 
 
 def grid_of(heads: Sequence[HeadName]) -> tuple[HeadGrid, list[tuple[int, int]]]:
@@ -228,42 +203,6 @@ def _draw_confirmations(page: Page, result: SurveyResult, top: float) -> float:
     return page.paragraph(page.left, top + height + 0.2, key, inner)
 
 
-def _draw_plane(
-    page: Page, result: SurveyResult, places: NDArray[np.float64], top: float
-) -> tuple[float, Axes]:
-    """Draw the heads in a plane, with a key of their roles; return the lower edge and the axes."""
-    top = page.subtitle(page.left, top, "Heads with similar maps stand together", page.room) + 0.03
-    colors = {**_colors(result), "": theme().faint}
-    markers = {**dict(zip(colors, itertools.cycle(_MARKERS), strict=False)), "": "o●"}
-    roles = [role for role in colors if role in result.roles]
-    key = [
-        (markers[role][1], colors[role], f"{role or 'not named'} ({result.roles.count(role)})")
-        for role in roles
-    ]
-    top, high = page.legend(page.left, top, page.right, key), min(3.0, 0.7 * page.room)
-    ax = page.axes(page.left, top, page.room, high)
-    ax.set(xticks=[], yticks=[])
-    ax.spines[:].set(visible=True, color=theme().muted, linewidth=0.4)
-    for role in roles:
-        look: dict[str, Any] = {"color": colors[role], "marker": markers[role][0], "s": 16}
-        look |= {"edgecolor": theme().ink, "linewidth": 0.3, "zorder": 2 if role else 1}
-        ax.scatter(*places[[other == role for other in result.roles]].T, **look)
-    ax.set_aspect("equal", adjustable="datalim")
-    return top + high, ax
-
-
-def _plane_of(distances: Tensor) -> NDArray[np.float64]:
-    """Return places (K, 2) of about these distances: classical scaling (Torgerson 1952)."""
-    squared = distances.double() ** 2
-    centered = squared - squared.mean(0) - squared.mean(1, keepdim=True) + squared.mean()
-    values, vectors = torch.linalg.eigh(-centered / 2)
-    plane = (vectors[:, -2:] * values[-2:].clamp(min=0).sqrt()).flip(1)
-    # The sign of an axis is arbitrary: the same one on every machine.
-    largest = plane.gather(0, plane.abs().argmax(0, keepdim=True))
-    places: NDArray[np.float64] = (plane * largest.sign()).numpy()
-    return places
-
-
 def _caption(result: SurveyResult) -> list[str]:
     with_roles = zip(result.heads, result.roles, strict=True)
     named = [f"{name} {role}" for name, role in with_roles if role and role not in RESTING_ROLES]
@@ -291,9 +230,6 @@ def _caption(result: SurveyResult) -> list[str]:
         "of entropy and of the token read most, from what the model does on shuffled tokens",
         "named: heads whose weight exceeds that of shuffled keys by a quarter on half of the "
         f"texts, significantly so on the other half: {', '.join(named) or 'none'}",
-        "plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads "
-        f"give to the same keys, on {result.sampled} of the texts; clusters by Ward's method have "
-        f"{', '.join(map(str, result.cluster_sizes))} heads",
         *([f"no text has tokens for: {', '.join(missing)}"] if missing else []),
         compared,
     ]

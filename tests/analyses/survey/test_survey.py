@@ -8,7 +8,6 @@ import torch
 from commands import run
 from families import tiny
 from rich.console import Console
-from scipy.spatial.distance import cdist
 
 import attnviz
 from attnviz import InputError
@@ -189,22 +188,6 @@ def test_significant_changes_have_a_color(texts, model):
         np.testing.assert_array_equal(opacity, sure.astype(float))
         np.testing.assert_array_equal(shown[sure], change[:, at].reshape(6, 12).numpy()[sure])
     assert len(maps) == 11
-
-
-def test_planar_head_distances_are_drawn_to_scale(survey):
-    points = np.random.default_rng(0).normal(size=(72, 2)) * [0.3, 0.1]
-    roles = ["previous token" if n in (5, 40) else "" for n in range(72)]
-    made = replace(survey, roles=tuple(roles), distances=torch.from_numpy(cdist(points, points)))
-    figure = attnviz.plot.survey(made, details=True)
-    figure.draw_without_rendering()
-    (plane,) = [ax for ax in figure.axes if ax.collections and not ax.images]
-    places = np.concatenate([each.get_offsets() for each in plane.collections])
-    order = sorted(range(72), key=lambda n: roles[n] == "")
-    expected = cdist(points, points)[np.ix_(order, order)]
-    np.testing.assert_allclose(cdist(places, places), expected, atol=1e-6)
-    on_paper = plane.transData.transform(places)
-    ratio = cdist(on_paper, on_paper).max() / expected.max()
-    np.testing.assert_allclose(cdist(on_paper, on_paper), ratio * expected, atol=1e-3)
 
 
 def test_the_roles_of_all_heads_and_the_weights_of_named_ones(survey):

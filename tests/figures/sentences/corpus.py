@@ -128,19 +128,6 @@ def survey_named(facts, said):
 
 
 @SURVEY.sentence(
-    "Plane: classical scaling of the root of the Jensen–Shannon divergence of what two heads give "
-    "to the same keys, on <sampled> of the texts; clusters by Ward's method have <sizes:*> heads."
-)
-def survey_plane(facts, said):
-    return {"sampled": facts.sampled, "sizes": cluster_sizes(facts)}
-
-
-def cluster_sizes(facts):
-    sizes = Counter(int(one) for one in facts.clusters)
-    return ", ".join(str(sizes[number]) for number in range(len(sizes)))
-
-
-@SURVEY.sentence(
     "In <compared> of the texts the statistics differ from those of the model's own "
     "weights by at most <most> of the most they can be."
 )
@@ -171,7 +158,8 @@ def survey_role(facts, said):
 def survey_clusters(facts, said):
     sizes = [int(one) for one in said["sizes"].split(", ")]
     assert sizes == sorted(sizes, reverse=True)
-    return {"sizes": cluster_sizes(facts)}
+    counted = Counter(int(one) for one in facts.clusters)
+    return {"sizes": ", ".join(str(counted[number]) for number in range(len(counted)))}
 
 
 @SURVEY.sentence("<role:*>: <heads:*>")
