@@ -51,7 +51,7 @@ _MODULES = (
     "attnviz.analyses.example.compute", "attnviz.app",
     "attnviz.analyses.maps.plot", "attnviz.interactive.serve", "attnviz.analyses.shift.plot",
     "attnviz.analyses.example.plot", "attnviz.analyses.senses.plot", "attnviz.analyses.steps.plot",
-    "textalloc", "scipy.signal", "rich._emoji_codes",
+    "scipy.signal", "rich._emoji_codes",
 )  # fmt: skip
 
 
