@@ -79,7 +79,7 @@ OBJECTS = {
     "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",
     "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder",
-    "name_or_path_or_model", "figsize",
+    "name_or_path_or_model", "figsize", "kind",
 }  # fmt: skip
 
 
