@@ -38,7 +38,6 @@ from .errors import InputError as InputError
 from .errors import ModelError as ModelError
 from .errors import OutputError as OutputError
 from .interactive import View as View
-from .interactive import demo as demo
 from .interactive import view as view
 from .io.export import save_result as save_result
 from .models import Architecture as Architecture

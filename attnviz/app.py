@@ -39,7 +39,6 @@ from attnviz.terminal.command import COMMANDS, Call, Command
 _FIGURE = "output force width caption json"
 _MAP = f"stack {_FIGURE}"
 _PAGE = "output force open"
-_OF_LOAD = "device_map offload_folder processor special_tokens target_tokenizer tokenizer"
 
 
 @Command(
@@ -153,12 +152,6 @@ def _explained_tokens(call: Call) -> int:
     if {"pair", "image", "audio"} & set(call.inputs):
         raise InputError("--explain reads one text and nothing else. Leave the other input out.")
     return int(generated) - 1  # the model does not read its last token
-
-
-@Command("demo", "demo.html", _PAGE, PAGE_SUFFIXES, "reading five texts", without=_OF_LOAD)
-def demo(call: Call) -> int:
-    """Write a page to begin with: attention in five texts, the senses of a word, and a shift."""
-    return call.save_page(call.compute())
 
 
 Command("steps", "steps.png", _MAP, without="mode", defaults={"mode": "full"})()
@@ -284,7 +277,7 @@ def models(call: Call) -> int:
     "",
     None,
     "model host port max_tokens time_limit open_browser",
-    without=f"model {_OF_LOAD}",
+    without="model device_map offload_folder processor special_tokens target_tokenizer tokenizer",
     loads=True,
 )
 def serve(call: Call) -> int:

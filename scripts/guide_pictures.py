@@ -37,7 +37,7 @@ from screenshot import screenshot  # noqa: E402
 
 SAMPLE = ROOT / "attnviz" / "analyses" / "survey" / "sample.txt"
 SILENT = ("verify", "check", "example", "models", "serve", "doctor")  # commands that draw nothing
-PAGES = ("view", "explore", "demo")  # commands that write a page
+PAGES = ("view", "explore")  # commands that write a page
 # What commands need that is not here: other checkpoints, a GPU, files of the reader, a long time.
 ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|\.csv|photos/|speech/|step-0|\./before")
 SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")

@@ -18,15 +18,12 @@ import torch
 from attnviz.analyses.explain.result import SPLIT, ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.analyses.senses.compute import senses
-from attnviz.analyses.shift.compute import shift
 from attnviz.errors import InputError, refuse_given, require
 from attnviz.figures.cells import signed_norm
-from attnviz.figures.layout import render
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io import PAGE_SUFFIXES, atomic, check_folder, check_output, translated
 from attnviz.models import BUNDLED
-from attnviz.pipeline.attend import Loadable, Model, OneInput, attend, attended, load
+from attnviz.pipeline.attend import Loadable, Model, OneInput, attended, load
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.base import finite
@@ -37,13 +34,6 @@ if TYPE_CHECKING:
     from attnviz.interactive.widget import AttentionWidget
 
 Show = Literal["grid", "head", "token", "steps"]
-_DEMO = (
-    "The train left the station on time.",
-    "We sat on the bank of the river.",
-    "The cat saw the dog, and the dog saw the cat.",
-    "The trophy does not fit into the suitcase, because it is too big.",
-    "I love apple phones, and my sister loves apple pie.",
-)
 _SHORT = 300_000  # weights of all heads of a sentence, at most
 _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
@@ -51,6 +41,7 @@ _NAMED = 3  # words with the largest contributions that the headline of an expla
 _LONGEST = 24  # letters of a word in a sentence
 _PART = 6_000_000  # bytes of the model in a file of a live page; a multiple of 12
 _CONFIG = ("num_hidden_layers", "num_attention_heads", "hidden_size", "layer_norm_eps")
+_CHECKED = "The train left the station on time.", "We sat on the bank of the river."
 _LIVE = ("index.html", "attnviz.lesson.js", "attnviz.lesson.css")
 
 
@@ -276,32 +267,6 @@ def view(
     return View(results, title, collect, "view.jinja")
 
 
-def demo(*, model: Model | Loadable | None = None) -> View:
-    """Return a page to begin with: attention in five texts, the senses of a word, and a shift.
-
-    Parameters
-    ----------
-    model : Model or what `load` takes, optional
-        A model that reads texts; by default the bundled one.
-
-    Examples
-    --------
-    >>> import attnviz
-    >>> page = attnviz.demo()  # page.save("demo.html")
-    """
-    model = model if isinstance(model, Model) else load(model)
-    results = [attend(text, model=model) for text in _DEMO]
-    drawn = [senses("bank", model=model), shift("bank", _DEMO[1], model=model)]
-
-    def collect() -> dict[str, Any]:
-        frames = {text: view(one)._repr_html_() for text, one in zip(_DEMO, results, strict=True)}
-        images = (_base64(render(result.plot(), ".png")) for result in drawn)
-        figures = dict(zip(("Senses of “bank”", "Shift of “bank”"), images, strict=True))
-        return {"frames": frames, "figures": figures}
-
-    return View([*results, *drawn], "A page to begin with", collect, "demo.jinja")
-
-
 def _data_limit(results: Sequence[AttentionResult], size: float | None) -> int:
     if size is None:
         attentions = [a for result in results for a in result.attentions]
@@ -423,7 +388,7 @@ def _live_data() -> tuple[dict[str, Any], bytes]:
     model: Any = load(device="cpu")
     module, numbers, places = model.module, bytearray(), {}
     module.set_attn_implementation("eager")
-    encoded = [model.tokenizer(text, return_tensors="pt") for text in _DEMO[:2]]
+    encoded = [model.tokenizer(text, return_tensors="pt") for text in _CHECKED]
     runs = [partial(module, **inputs, output_attentions=True) for inputs in encoded]
     with torch.no_grad():
         own = [torch.cat(run().attentions) for run in runs]
@@ -441,7 +406,7 @@ def _live_data() -> tuple[dict[str, Any], bytes]:
     data["config"] = {name: getattr(module.config, name) for name in _CONFIG}
     data["vocabulary"] = (BUNDLED.folder / "vocab.txt").read_text("utf-8").split("\n")[:-1]
     data["checked"] = []
-    for text, inputs, ours, theirs in zip(_DEMO, encoded, rounded, own, strict=False):
+    for text, inputs, ours, theirs in zip(_CHECKED, encoded, rounded, own, strict=True):
         values = {"weights": torch.cat(ours.attentions), "output": ours[0], "exact": theirs}
         floats = {name: _base64(tensor.numpy().tobytes()) for name, tensor in values.items()}
         data["checked"].append({"text": text, "ids": inputs["input_ids"][0].tolist(), **floats})

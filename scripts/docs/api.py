@@ -17,7 +17,7 @@ GROUPS = {
     "Maps of heads": ["attention_map", "head_maps", "rank_heads", "find_heads", "steps"],
     "Explain": ["senses", "shift", "explain", "explain_generation", "ablate", "example"],
     "Whole models": ["survey", "explore", "compare"],
-    "Show and keep": ["view", "demo", "save_result", "load_result"],
+    "Show and keep": ["view", "save_result", "load_result"],
     "Draw": [name for name in NAMES if name.startswith("plot.")],
 }  # fmt: skip
 GROUPS["Results and other types"] = [

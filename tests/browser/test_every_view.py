@@ -347,25 +347,3 @@ def test_a_text_of_several_sentences_is_written_out_beside_its_map(saved, open_p
     page.locator("[data-control='view-grid']").click()
     assert settle(page) == "grid"
     expect(hint).to_contain_text("Each square is one head.")
-
-
-# --- the demonstration
-
-
-def test_every_button_shows_its_part(model, tmp_path, open_page, monkeypatch):
-    few = {
-        "river": ["We sat on the bank of the river.", "The bank was full of mud."],
-        "money": ["The bank lent us the money.", "She counts cash in a bank."],
-    }
-    monkeypatch.setattr("attnviz.analyses.senses.bundled", lambda: {"bank": few})
-    attnviz.demo(model=model).save(path := tmp_path / "demo.html")
-    page = open_page(path)
-    labels, sections = page.locator("label"), page.locator("section")
-    assert labels.count() == sections.count() == 7
-    for number in range(7):
-        labels.nth(number).click()
-        seen = [sections.nth(other).is_visible() for other in range(7)]
-        assert seen == [other == number for other in range(7)]
-    heads = page.frame_locator("iframe").first.locator(".attnviz")
-    heads.wait_for(state="attached")
-    assert page.locator("img").evaluate_all("all => all.every(one => one.naturalWidth > 500)")

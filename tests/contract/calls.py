@@ -425,7 +425,6 @@ CALLS: dict[str, Call] = {
     ),
     "architectures": Call(attnviz.architectures, {}, {"names": "bert", "state": "agrees"}),
     "doctor": Call(attnviz.doctor, {}),
-    "demo": Call(attnviz.demo, {"model": MODEL}),
     "plot.heatmap": Call(
         plot.heatmap,
         {"result": RESULT},

@@ -1,6 +1,6 @@
 """What the calls share: runs of tiny models on the same texts, and the process that loads torch.
 
-The common words of a vocabulary are found once, too. `demo` has fewer texts.
+The common words of a vocabulary are found once, too.
 """
 
 from functools import cache
@@ -8,8 +8,7 @@ from functools import cache
 import pytest
 from one_run import Runs, corpus, reference, share_runs
 
-from attnviz import interactive
-from attnviz.analyses import doctor, senses
+from attnviz.analyses import doctor
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -17,8 +16,5 @@ def _each_run_once():
     """Run a model once on the same texts, and load torch once for `doctor`."""
     with pytest.MonkeyPatch.context() as patch:
         share_runs(patch, Runs(), (corpus, reference))
-        few = {sense: texts[:2] for sense, texts in senses.bundled()["bank"].items()}
-        patch.setattr(senses, "bundled", lambda: {"bank": few})
-        patch.setattr(interactive, "_DEMO", interactive._DEMO[:2])
         patch.setattr(doctor, "_devices", cache(doctor._devices))
         yield

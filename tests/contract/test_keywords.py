@@ -51,7 +51,7 @@ SELECTED = {"head", "word"}
 COMMANDS = ("ablate", "check", "compare", "example", "explain", "heads", "heatmap", "senses",
             "shift", "steps", "survey")  # fmt: skip
 # The commands that call the function of their name with the options that are typed
-CALLING = ("ablate", "compare", "demo", "explain", "explore", "senses", "shift", "survey")
+CALLING = ("ablate", "compare", "explain", "explore", "senses", "shift", "survey")
 WRITING = {"out", "resume", "force"}  # what a command does itself, too
 
 

@@ -39,7 +39,6 @@ BASES = {
     "ablate": [TEXT, "--word", "bank", "--heads", "0.1", "-m", "gpt", "--json"],
     "survey": ["corpus.csv", "--json"],
     "explore": ["corpus.csv"],
-    "demo": [],
     "compare": ["bert", "sharper", "corpus.csv", "--json"],
     "example": ["cat", "--json"],
     "models": ["bert", "--json"],
@@ -70,7 +69,6 @@ VALUES = {
     ("compare", "texts"): "other.csv", ("example", "file"): "own.json",
     ("explain", "reference"): "a dog", ("ablate", "patch"): "the unloved dog left",
     ("explore", "output"): "new.html", ("view", "output"): "new.html", ("view", "live"): "new",
-    ("demo", "output"): "new.html",
     ("verify", "output"): "new.safetensors", ("view", "head"): "3", ("view", "layer"): "0",
 }  # fmt: skip
 DRAWN = ("width", "caption", "details")  # the figure that most commands draw without --output
@@ -113,7 +111,6 @@ READING = ("heatmap", "heads", "view", "steps", "verify", "check")
 IDLE = {
     ("view", "force"): "pages are always overwritten",
     ("explore", "force"): "pages are always overwritten",
-    ("demo", "force"): "pages are always overwritten",
 }
 
 

@@ -18,7 +18,7 @@ from tests.docs.test_readme import COMMANDS, MODEL, ROOT, to_run
 PAGE = ROOT / "gallery" / "cheat-sheet.md"
 ROWS = [row for row in rows(PAGE.read_text(encoding="utf-8")) if len(row) == 3]
 # The guides, the docstrings and the tests of the command line run these, too.
-TAKES_LONG = ("explain", "senses", "survey", "explore", "compare", "doctor", "demo")
+TAKES_LONG = ("explain", "senses", "survey", "explore", "compare", "doctor")
 LONG = {row[1] for row in ROWS if shlex.split(row[1])[1] in TAKES_LONG}
 KEPT = {case.values[0] for case in to_run([*COMMANDS, *(row[1] for row in ROWS)]) if not case.marks}
 

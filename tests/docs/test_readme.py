@@ -46,7 +46,7 @@ COMMANDS = [
 
 
 # tests/golden runs the same with --json, and other tests write their files
-TAKES_LONG = ("senses", "survey", "compare", "shift", "ablate", "steps", "explore", "demo")
+TAKES_LONG = ("senses", "survey", "compare", "shift", "ablate", "steps", "explore")
 
 
 def to_run(commands):

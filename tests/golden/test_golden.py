@@ -27,8 +27,7 @@ TRAIN = "the train left the station"
 LETTER = "the old station master wrote a letter to his sister in the city, and she kept it. " * 4
 COMMANDS = (
     "", "heatmap", "heads", "view", "steps", "verify", "check", "senses", "shift", "explain",
-    "ablate", "survey", "explore", "compare", "example", "models", "serve",
-    "doctor", "demo",
+    "ablate", "survey", "explore", "compare", "example", "models", "serve", "doctor",
 )  # fmt: skip
 
 # Folders of models with random weights

@@ -99,7 +99,7 @@ def show(result: attnviz.AttentionResult) -> None:
     explored = attnviz.explore(["the train left"])
     assert_type(explored, attnviz.ExploreResult)
     attnviz.view(explored).save("explore.html")
-    attnviz.demo().save("demo.html")
+    attnviz.view("the train left").save_live("live")
 
 
 def look_around() -> None:
