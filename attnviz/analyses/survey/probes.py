@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 
@@ -33,29 +35,12 @@ _ABLATED_TEXTS = 20  # of a probe, on which heads are ablated
 _LEAST = 0.1  # the share of answers beyond chance that a model has to give to show the behavior
 _TRIES = 1000  # draws of random sets, of which some may be alike
 _NATS = 0.01  # by which log-probabilities of the model as loaded may differ
-NAMES = (
-    "Mary", "John", "Tom", "James", "Paul", "Anna", "Robert", "David", "Sarah", "Michael", "Peter",
-    "Laura", "Alice", "Emma", "Jack", "Mark", "Kate", "Lucy", "Henry", "Daniel", "Simon", "Adam",
-    "Martin", "Julia", "Helen", "Frank", "George", "Charles", "Susan", "Karen", "Linda", "Jane",
-    "Ruth", "Rose", "Maria", "Eric", "Kevin", "Brian", "Thomas", "William",
-)  # fmt: skip
-TEMPLATES = (
-    "When {} and {} went to the store, {} gave a drink to {}",
-    "After {} and {} left the house, {} handed the key to {}",
-    "Then {} and {} sat in the garden, and {} told a story to {}",
-    "While {} and {} worked at the office, {} sent a letter to {}",
+_PARTS: dict[str, list[str]] = json.loads(
+    Path(__file__).with_name("probes.json").read_text("utf-8")
+)  # of the texts
+NAMES, TEMPLATES, NEEDLES, PLACES, FILLER = (
+    _PARTS[name] for name in ("names", "templates", "needles", "places", "filler")
 )
-NEEDLES = "The secret word of the {} is {}", "The pass key of the {} is {}"
-PLACES = "house", "garden", "office", "school", "church", "museum"
-FILLER = (
-    "The grass is green.", "The sky is blue.", "The sun is bright.", "People walk along the river.",
-    "A dog sleeps near the door.", "The market opens early.", "Some birds sing at night.",
-    "The train leaves soon.", "He likes warm bread.", "They paint the old fence.",
-    "Snow falls in the hills.", "She closed the window.", "The road turns left.",
-    "Clouds drift over the lake.", "A child reads a book.", "The bridge was built last year.",
-    "Two cats share a chair.", "We had soup for lunch.", "The wind moves the trees.",
-    "Her brother plays the piano.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
