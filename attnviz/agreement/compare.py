@@ -616,11 +616,12 @@ def load_result(path: str | os.PathLike[str], kind: type[Savable] = Savable) -> 
     >>> again.headline == moved.headline
     True
     """
+    if not (isinstance(kind, type) and issubclass(kind, Savable)):
+        raise InputError(f"kind must be a type such as AttentionResult, not {kind!r:.60}.")
     result = read_result(Path(path))
     if not isinstance(result, kind):
-        raise InputError(
-            f"{path} holds {type(result).__name__}, not {kind.__name__}. Save one: verify -o FILE."
-        )
+        way = "Save one: verify -o FILE" if kind is AttentionResult else "Name another file"
+        raise InputError(f"{path} holds {type(result).__name__}, not {kind.__name__}. {way}.")
     if isinstance(result, AttentionResult) and not result.agreement.given:
         report = verify_saved(result)
         if report.verdict != result.agreement.verdict:

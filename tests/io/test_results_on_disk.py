@@ -491,3 +491,10 @@ def test_a_tree_that_is_not_json(small, tmp_path, tree):
     path = tmp_path / "x.safetensors"
     path.write_bytes(signed(metadata | {"tree": tree}, tensors))
     assert NOT_VALID in refusal(path)
+
+
+@pytest.mark.parametrize("kind", [3, "AttentionResult", int, attnviz.SensesResult])
+def test_another_type_than_that_of_the_file_is_refused(kind, tmp_path):
+    attnviz.attend("the train left").save(path := tmp_path / "train.safetensors")
+    with pytest.raises(attnviz.InputError, match=r"kind must be a type|not SensesResult\. Name"):
+        attnviz.load_result(path, kind)
