@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-FILES = 139
+FILES = 138
 LINES = 44_636
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 

@@ -126,7 +126,6 @@ def check_hidden_runs(
     ours: Tensor,
     loaded: Tensor,
     effects: Tensor,
-    *,
     layers: int,
     scale: float,
 ) -> AgreementReport:

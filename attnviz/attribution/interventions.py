@@ -38,7 +38,6 @@ ALL = ("mask", "replace", "knock-out", "delete")
 _MOST_TOKENS = 1024, 16384  # in one batch: on a CPU, whose caches are small, and on a GPU
 _COMMON, _DRAWS = 1000, 8  # common words of a vocabulary, and how many replace a word
 FEW = 32  # words, each changed in every way; of more, each in one way
-_EXACT = 30  # heads that are ablated exactly
 _LAYERS_AT_ONCE = 2  # layers whose heads are ablated in one batch
 _SAME = 1e-3  # relative difference of two runs of the same numbers: rounding
 
@@ -250,7 +249,7 @@ def head_effects(score: Score) -> HeadEffects:
     def measure(numbers: Tensor) -> Tensor:
         return numbers.double().cpu() @ direction
 
-    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:_EXACT]
+    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:30]
     left = run.without([run.every_head[index] for index in order], zeros, measure=measure)
     table = torch.full_like(estimate, torch.nan)
     table.view(-1)[order] = measure(run.numbers.detach()) - left

@@ -172,7 +172,7 @@ class Choices:
         both, base = (reading.inputs, second), base_of(model.module)
         rows = [tuple(range(one["input_ids"].shape[1]))[every] for one in both]
         most, length = embedded_tokens(model.module), max(map(len, rows))
-        if most is not None and length > most:
+        if length > most:
             notes.append(f"as an embedder the model reads {most} tokens, and here {length}")
         with restoring(model.module, None, seed=2):
             pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
@@ -233,7 +233,7 @@ class Choices:
 
     @classmethod
     def of_answer(
-        cls, model: Model, reading: Reading, tokens: Sequence[int], logits: Tensor | None
+        cls, model: Model, reading: Reading, tokens: Sequence[int], logits: Tensor | None = None
     ) -> Choices:
         """Return what predicted the tokens of an answer, by logits (R, V) if they are known."""
         last = len(reading.tokens) - reading.stacks.source - 1
@@ -304,15 +304,12 @@ class Choices:
         logits = self.logits.double().cpu()
         return logits.argsort(descending=True, stable=True)[:count].tolist()
 
-    @property
-    def _special(self) -> set[int]:
-        """The ids of special tokens that no text continues with; the end of a text is a choice."""
-        tokenizer: Any = self.model.checkpoint.target_tokenizer
-        return {*tokenizer.all_special_ids} - {tokenizer.eos_token_id}
-
     def rival(self, choice: int) -> int | None:
         """Return the next most probable choice, if exclusive and not nearly tied, or note this."""
-        ids = {choice, *([] if self.kind in ("class", "label") else self._special)}
+        tokenizer: Any = self.model.checkpoint.target_tokenizer
+        ids = {choice}
+        if self.kind not in ("class", "label"):  # the end of a text may follow it
+            ids |= {*tokenizer.all_special_ids} - {tokenizer.eos_token_id, choice}
         other = next((other for other in self.top(len(ids) + 1) if other not in ids), None)
         if other is None or not self.is_distribution or self.spans is not None:
             return None  # the next most probable span is often a part of the first
@@ -376,11 +373,9 @@ class Choices:
 
 def _spans_of(reading: Reading) -> Tensor:
     """Return the spans that may answer a question, as in `Span`: those of the second text."""
-    tokens = reading.tokens
-    of_text = zip(tokens.segments, tokens.special, strict=True)
-    context = [
-        n for n, (text, flag) in enumerate(of_text) if text == max(tokens.segments) and not flag
-    ]
+    tokens, last = reading.tokens, max(reading.tokens.segments)
+    inside = [text == last for text in tokens.segments]
+    context = [n for n, flag in enumerate(tokens.special) if inside[n] and not flag]
     spans = [len(tokens) * n + m for n in context for m in context if n <= m < n + _LONGEST]
     return torch.tensor(spans)
 

@@ -8,6 +8,7 @@ import html
 import math
 import os
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
@@ -386,7 +387,7 @@ def _live_data() -> tuple[dict[str, Any], bytes]:
     Of two sentences it has PyTorch's values, with these numbers and with the model's own.
     """
     model: Any = load(device="cpu")
-    module, numbers, places = model.module, bytearray(), {}
+    module, numbers, places = deepcopy(model.module), bytearray(), {}  # its numbers are rounded
     module.set_attn_implementation("eager")
     encoded = [model.tokenizer(text, return_tensors="pt") for text in _CHECKED]
     runs = [partial(module, **inputs, output_attentions=True) for inputs in encoded]

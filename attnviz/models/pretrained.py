@@ -456,11 +456,10 @@ def pooling_of(name: str, module: PreTrainedModel) -> str | None:
     return found[0]
 
 
-def embedded_tokens(module: PreTrainedModel) -> int | None:
-    """Return the most tokens of a text that a model of sentence-transformers reads, if it says."""
+def embedded_tokens(module: PreTrainedModel) -> float:
+    """Return the most tokens of a text that a model of sentence-transformers reads."""
     file = Path(module.name_or_path or "") / "sentence_bert_config.json"
-    most = read_json(str(file), file).get("max_seq_length") if file.is_file() else None
-    return most if isinstance(most, int) else None
+    return (read_json(str(file), file) if file.is_file() else {}).get("max_seq_length") or math.inf
 
 
 @dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ def test_bands_are_maps_of_all_tokens(name, tokenizer):
             assert (expected - expected.roll(1, -1)).abs().max() > 0.2
             assert record.query_axis is record.key_axis
         found = attnviz.find_heads(result.stack("encoder"), query=text.split()[-1], key="[CLS]")
-        assert found.heads[0].score == pytest.approx(
+        assert found.scores[0].score == pytest.approx(
             max(record.weights()[:, length - 2, 0].max().item() for record in records), abs=1e-6
         )
 

@@ -28,7 +28,6 @@ from attnviz.attribution.reference import Reference, encode_begun, make_referenc
 from attnviz.attribution.target import Target, base_of, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
-from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
 from attnviz.inputs import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
@@ -43,7 +42,6 @@ from attnviz.runtime import part, track
 from attnviz.runtime.libraries import silence_logs
 
 _TOP = 5  # predictions that are listed
-_NEXT = "next token", "answer"
 
 
 @checked_scalars
@@ -303,7 +301,7 @@ def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> 
     report = reading.result.agreement
     if not report.checks:
         layers = getattr(model.module.config.get_text_config(), "num_hidden_layers", 1)
-        report = check_hidden_runs(report, ours, loaded, effects, layers=layers, scale=size)
+        report = check_hidden_runs(report, ours, loaded, effects, layers, size)
     if report.output is not None and not report.output.passed:  # how much rounding may add
         report = reading.again(model).agreement
     return ExplainResult(
@@ -551,8 +549,7 @@ def explain_tokens(
         ids: list[int] = generated.ids[length:].tolist()
         reading = read(model, text, more=ids[:-1])
         reading = replace(reading, notes=(*generated.notes, *reading.notes))
-        with restoring(model.module, None, seed=2), torch.no_grad():
-            logits = model.module(**reading.inputs)[0][0]
+        logits = Choices.of_answer(model, reading, ids).logits
     tokenizer = tokenizer_of(model.checkpoint)
     tokens: list[int] = reading.inputs["input_ids"][0].tolist()
     start = len(tokens) + 1 - len(ids)
@@ -563,8 +560,8 @@ def explain_tokens(
                 continue
             end = start + number  # of the tokens before this one
             written = decode(tokenizer, tokens[:end])[len(decode(tokenizer, tokens[:start])) :]
-            row, before = end - 1, reading.until(end)
-            choices = Choices(model, before, "next token", (row,), logits[row])
+            before = reading.until(end)
+            choices = Choices(model, before, "next token", (end - 1,), logits[number])
             site = choices.target(ids[number], choices.rival(ids[number]))
             choices.notes.extend([f"the model wrote “{written.strip()}”"] if written else [])
             source = replace(reading.result.provenance, text=text + written)

@@ -37,7 +37,6 @@ UNITS = {
     "difference": "logits", "log-probability": "nats", "logit": "logits",
     "similarity": "points of cosine",
 }  # fmt: skip
-_LONGEST_TEXT = 40  # letters of another text in a sentence
 
 
 @documented
@@ -183,7 +182,7 @@ class ExplainResult(WordResult):
         if self.number == "difference":
             return "the difference of the logits"
         if self.kind == "similarity":
-            return f"the similarity to “{literal(self.target, _LONGEST_TEXT)}”"
+            return f"the similarity to “{literal(self.target, 40)}”"
         if self._number == "score" and len(self.top) == 1:
             return "the score"
         of = self.question if self.answer else f"“{literal(self.target, _LONGEST)}”"
