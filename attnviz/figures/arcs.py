@@ -24,7 +24,7 @@ from attnviz.figures import style
 from attnviz.figures.cells import Edges, frame
 from attnviz.figures.claims import is_right_to_left, spelled
 from attnviz.figures.layout import Page, Pair, Place, Ruler, face, line_height
-from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, theme
+from attnviz.figures.style import MM, SMALLEST_SIZE, TEXT_SIZE, WIDE, text_scale, theme
 from attnviz.heads import OneMap
 from attnviz.results import Provenance
 from attnviz.results.axis import is_word, number_sentences, place_words
@@ -264,9 +264,9 @@ class Names:
             high = 0.0
         ticks = ax.set_xticks(places, [word.text for word in words], fontsize=self.points)
         ax.xaxis.tick_top()
-        ax.tick_params(axis="x", length=0, pad=72 * (dy + high))
+        ax.tick_params(axis="x", length=0, pad=72 * (dy + high) * text_scale())
         for n, tick in enumerate(ticks):
-            aside = self.middles[n] - columns[n], 0, canvas.figure.dpi_scale_trans
+            aside = (self.middles[n] - columns[n]) * text_scale(), 0, canvas.figure.dpi_scale_trans
             tick.label2.set(**how, **words[n].look)
             tick.label2.set_transform(tick.label2.get_transform() + ScaledTranslation(*aside))
 

@@ -4,10 +4,12 @@ import itertools
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import pytest
 import seaborn as sns
 from golden.saved_results import SAVED
+from matplotlib.text import Text
 from readable_text import check_layout, check_texts
 
 import attnviz
@@ -138,3 +140,26 @@ def test_a_format_of_no_weight_is_refused(train, fmt):
 def test_other_words_are_answered_by_name(train, word, hint):
     with pytest.raises(attnviz.InputError, match=hint):
         attnviz.plot.heatmap(train, **{word: True})
+
+
+@pytest.mark.parametrize("width", [60, 90])
+def test_a_figure_twice_as_large_is_the_same_picture(width):
+    """Each text keeps its place beside lines and cells."""
+    result = attnviz.attend("the train left the station on time")
+
+    def places(scale):
+        with attnviz.plot.style(scale=scale):
+            options = {"layer": 2, "head": 8, "caption": "none", "width": width * scale}
+            figure = attnviz.plot.heatmap(result, **options).figure
+        figure.canvas.draw()
+        texts = [one for one in figure.findobj(Text) if one.get_text() and one.get_visible()]
+        to_shares = figure.transFigure.inverted()
+        return {
+            (n, one.get_text()): to_shares.transform(one.get_window_extent()).mean(0)
+            for n, one in enumerate(texts)
+        }
+
+    small, large = places(1), places(2)
+    assert small.keys() == large.keys()
+    for label, place in small.items():
+        assert np.abs(place - large[label]).max() < 0.02, label  # widths are hinted

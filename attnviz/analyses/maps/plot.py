@@ -724,7 +724,7 @@ def _label_rows(ax: Axes, grid: Grid) -> None:
     for n, tick in zip(shown, ticks, strict=True):
         label = tick.label2 if grid.right_to_left else tick.label1
         label.set(parse_math=False, **rows[n].look)
-    ax.tick_params(axis="y", length=0, pad=(arcs.ARROW - 0.2 * MM) * 72)
+    ax.tick_params(axis="y", length=0, pad=(arcs.ARROW - 0.2 * MM) * 72 * style.text_scale())
     for claimed, color in ((False, theme().gray), (True, theme().claim)):
         of = [places[n] for n in shown if rows[n].is_claimed is claimed]
         arrow = Path(_ARROW * [-1 if grid.right_to_left else 1, 1])
