@@ -74,6 +74,8 @@ def slow(strict):
     """A connection whose answer takes longer than a request may take to arrive."""
     with strict.enter() as reader:
         connection = leaving(strict, reader, "/attention", {"text": "the train"})
+    while not strict.site.jobs.running:  # until the server has read the request
+        time.sleep(0.01)
     with connection:
         yield connection
 
