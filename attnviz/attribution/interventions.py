@@ -73,17 +73,15 @@ def intervene(
         return dict.fromkeys(interventions, unchanged[:0])
     model = target.model
 
-    def stand_ins() -> list[int]:
-        common = common_words(model)
-        return [n for n in common if avoided is None or n not in avoided] or common
-
+    common = common_words(model) if "replace" in interventions else []
+    stand_ins = [n for n in common if avoided is None or n not in avoided] or common
     changes: dict[str, Callable[[], Tensor]] = {
         "mask": lambda: substitute_each(target, words, [mask_token(model)]),
-        "replace": lambda: substitute_each(target, words, stand_ins()),
+        "replace": lambda: substitute_each(target, words, stand_ins),
         "knock-out": lambda: knock_out(target, words)[:, None],
         "delete": lambda: delete(target, words)[:, None],
     }
-    if "replace" in interventions and len(stand_ins()) < 2:  # a word would replace itself
+    if len(stand_ins) < 2:  # a word would replace itself
         interventions = [name for name in interventions if name != "replace"]
     effects = {}
     for number, name in enumerate(interventions):
