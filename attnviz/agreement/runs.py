@@ -66,8 +66,7 @@ def check_output(
     if not outputs.loaded.model:
         return [None] * texts
     eps = max(torch.finfo(tensor.dtype).eps for tensor in outputs.loaded.model)
-    in_a_layer = max(_LEAST, _STEPS * eps)
-    of_all = sqrt(max(1, layers)) * in_a_layer
+    in_a_layer, of_all = _rounding(eps), _rounding(eps, layers)
     between = outputs.between_runs
     if between > of_all:  # also where the output hides it; the stages report NaN
         return [OutputCheck(between, of_all, between, outputs.tokens)] * texts
@@ -121,13 +120,13 @@ def check_hidden_states(
     return replace(report, analysis=(*report.analysis, check))
 
 
+def _rounding(eps: float, layers: int = 1) -> float:
+    """Return what rounding may add in some layers, relative to the norm of the output."""
+    return sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
+
+
 def check_hidden_runs(
-    report: AgreementReport,
-    ours: Tensor,
-    loaded: Tensor,
-    effects: Tensor,
-    layers: int,
-    scale: float,
+    report: AgreementReport, ours: Tensor, own: Tensor, effects: Tensor, layers: int, scale: float
 ) -> AgreementReport:
     """Return a report on runs in which tokens are hidden, relative to `scale`.
 
@@ -135,8 +134,8 @@ def check_hidden_runs(
     attention: the effects (…, R) of hiding tokens must show in them.
     """
     eps = torch.finfo(getattr(torch, report.dtype)).eps
-    tolerance = sqrt(max(1, layers)) * max(_LEAST, _STEPS * eps)
-    difference = ((ours - loaded).norm() / scale).item()
+    tolerance = _rounding(eps, layers)
+    difference = ((ours - own).norm() / scale).item()
     moved = effects.abs().max().item() / scale if effects.numel() else None
     blind = ("any layer",) if moved is not None and moved <= SMALLEST else ()
     return replace(report, output=OutputCheck(difference, tolerance, moved=moved, blind=blind))
