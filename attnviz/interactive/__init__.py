@@ -104,7 +104,10 @@ class View:
 
     @checked_scalars
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write the page to a file ending in .html; `force` overwrites also a read-only one."""
+        """Write the page to a file ending in .html; `force` overwrites also a read-only one.
+
+        InputError or OutputError: the name ends otherwise, or the file cannot be written.
+        """
         path = check_output(path, PAGE_SUFFIXES, force=force)
         with atomic(path) as temporary:
             temporary.write_text(self.html, encoding="utf-8", newline="\n")
