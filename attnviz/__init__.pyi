@@ -46,6 +46,8 @@ from .pipeline.attend import Model as Model
 from .pipeline.attend import attend as attend
 from .pipeline.attend import load as load
 from .pipeline.attend import verify as verify
+from .pipeline.record import Recording as Recording
+from .pipeline.record import record as record
 from .results.agreement_report import AgreementReport as AgreementReport
 from .results.attention_record import AttentionRecord as AttentionRecord
 from .results.attention_result import AttentionResult as AttentionResult

@@ -14,10 +14,10 @@ PUBLIC = """
     AblationResult AgreementReport Architecture AttentionMap AttentionRecord AttentionResult
     AttnvizError AttnvizWarning CheckResult CompareResult DoctorResult ExampleResult
     ExplainResult ExploreResult HeadMaps HeadMatches HeadRanking InputError MapSummary Model
-    ModelError OutputError Savable SensesResult ShiftResult StepsResult StreamedAttention
+    ModelError OutputError Recording Savable SensesResult ShiftResult StepsResult StreamedAttention
     SurveyResult View ablate architectures attend attention_map check compare doctor
     example explain explain_generation explore find_heads from_weights head_maps load
-    load_result plot rank_heads save_result senses shift steps survey verify view
+    load_result plot rank_heads record save_result senses shift steps survey verify view
 """.split()  # noqa: SIM905
 PLOT = """
     ablate add_caption attention_vector check compare example explain heads heatmap save senses

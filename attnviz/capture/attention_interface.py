@@ -204,6 +204,16 @@ def _of_this_thread(get_interface: Callable[..., Any]) -> Callable[..., Any]:
     return get_intercepted
 
 
+class OwnAttention(TorchFunctionMode):
+    """Runs torch's functions as they are: under any such mode, torch takes no fast path.
+
+    The fast path of `nn.TransformerEncoderLayer` is one operator, which shows no attention.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 class UnfusedAttention(TorchFunctionMode):
     """Computes torch's fused attention by its operators one by one, in this thread."""
 

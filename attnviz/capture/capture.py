@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnviz.capture import watch
 from attnviz.capture.linear import LinearMixing, notes_on_unshown
@@ -77,6 +78,8 @@ def capture(
         calls = [_own_rows(call, texts) for call in calls]
     mixtures, mixed_again = first_run.linear, second_run.linear
     watch.expect_same(model, _executed(again, mixed_again), _executed(calls, mixtures))
+    if not axes and all(len(call.attention.query) == 1 for call in calls):
+        texts = 1  # the first tensor was no batch
     of_both = ([call.attention.query for call in run] for run in (calls, again))
     between = 0.0 if is_joined else _between_runs(*of_both)
     compared = replace(watch.outputs_beside(model, forward, recorded), between_runs=between)
@@ -89,7 +92,8 @@ def capture(
     )
     kinds = {*kinds_among(inputs), *("image" for name in inputs if "patches" in name)}
     by_text = ({kind: of[n] for kind, of in (axes or {}).items()} for n in range(texts))
-    stacks, after = [StackCounter(one, kinds) for one in by_text], texts if is_joined else 0
+    by_size, after = not isinstance(model, PreTrainedModel), texts if is_joined else 0
+    stacks = [StackCounter(one, kinds, by_size=by_size) for one in by_text]
     with watch.weights_in_memory(call.module for call in calls):
         return [
             Capture(own(records), of_text(references, after + n), compared, notes, first_run.keys)
@@ -322,6 +326,14 @@ def to_record(call: AttentionCall, stacks: StackCounter, *, is_causal: bool) -> 
         through_interface=call.through_interface,
         **{name: term for name, term in vars(attention).items() if name in _FIELDS},
     )
+
+
+def record_alone(call: AttentionCall, stacks: StackCounter) -> tuple[AttentionRecord, Reference]:
+    """Return the record of a call of one text by itself, and what the model computed."""
+    (is_causal,), one = _are_causal([call]), of_text(call, 0)
+    of = one.attention
+    record = to_record(one, stacks, is_causal=is_causal)
+    return record, Reference(of.weights, of.scores, of.head_output)
 
 
 def without_memory_of(model: nn.Module) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ from types import MethodType
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from attnviz.capture.calls import functions_lock
 from attnviz.models.checkpoint import changed_buffers
@@ -29,7 +29,7 @@ _IGNORED = {
 }  # fmt: skip
 
 
-def read_computation(model: PreTrainedModel) -> Computation:
+def read_computation(model: nn.Module) -> Computation:
     """Return how a model computes as the user has it."""
     with functions_lock:  # those that another thread watches are wrapped meanwhile
         hooks = [("*", _origin(hook)) for hook in compat.global_forward_hooks()]
@@ -52,7 +52,7 @@ def read_computation(model: PreTrainedModel) -> Computation:
             forwards=tuple(forwards),
             adapters=adapters(model),
             quantized=dict(Counter(filter(None, map(_quantization, modules.values())))),
-            config=_config_changes(model.config),
+            config=_config_changes(getattr(model, "config", None)),
             buffers=changed_buffers(model),
         )
 
@@ -95,15 +95,15 @@ def _quantization(module: nn.Module) -> str | None:
 
 def _config_changes(config: Any) -> dict[str, tuple[str, str]]:
     """Return fields that differ from config.json, if that is known: its value, the present one."""
-    name = str(config.name_or_path)
     kind: Any = type(config)
     try:
+        name = str(config.name_or_path)
         settings, _ = PreTrainedConfig.get_config_dict(name, local_files_only=True)
         if settings.get("model_type") != config.model_type:
             return {}
         stored = _stored_fields(kind, json.dumps(settings))
         present = dict(_fields(config.to_dict()))
-    except Exception:  # no such file, or one that its class does not read
+    except Exception:  # no config, no such file, or one that its class does not read
         return {}
     return {
         field: (stored.get(field, "not set"), present.get(field, "not set"))

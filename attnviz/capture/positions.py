@@ -24,7 +24,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from attnviz.capture import watch
 from attnviz.capture.attention_interface import AttentionCallArgs
 from attnviz.inputs import Batch
-from attnviz.inputs.image import Grid, find_grid, patch_label
+from attnviz.inputs.image import Grid, find_grid, patch_label, pixels_among
 from attnviz.models.pretrained import forward_parameters
 from attnviz.results import AttentionRecord, Axis
 from attnviz.results.agreement_report import LINEAR, UNITS
@@ -42,7 +42,7 @@ _TOWERS = {
     "audio": ("audio", "speech", "sound"),
     "text": ("text",),
 }
-_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec")
+_CROSS = ("cross", "encoder_attn", "encdec", "enc_dec", "multihead_attn")
 # The kind of input that the queries of a stack most likely are.
 _READS = {
     "vision": "image", "audio": "audio", "text": "text", "decoder": "target", "cross": "target",
@@ -52,11 +52,17 @@ _MERGES = 6  # of patches, two by two, from stage to stage of a model with windo
 
 
 class StackCounter:
-    """Numbers the layers of each stack of a model, in the order of execution."""
+    """Numbers the layers of each stack of a model, in the order of execution.
 
-    def __init__(self, axes: Mapping[str, Axis], kinds: Collection[str] = ()) -> None:
-        self._axes, self._read = axes, {*axes, *kinds}
+    by_size : whether keys of another number are another sequence, unless there is one query.
+    """
+
+    def __init__(
+        self, axes: Mapping[str, Axis], kinds: Collection[str] = (), *, by_size: bool = False
+    ) -> None:
+        self._axes, self._read, self._by_size = axes, {*axes, *kinds}, by_size
         self._layers: Counter[str] = Counter()
+        self._of_path: dict[str, str] = {}  # the stack of the last attention of a module
 
     def place(
         self, path: str, queries: int, keys: int, *, cross: bool, causal: bool, linear: bool = False
@@ -66,7 +72,11 @@ class StackCounter:
         queries, keys : how many. cross : whether its keys are of another sequence. causal : whether
         no query reads a later key. linear : whether it has no softmax, and its layers count alone.
         """
+        cross |= self._by_size and queries not in (1, keys)
         place = self._stack(path.lower(), cross, causal)
+        if self._by_size and queries == 1:  # maybe of a text that goes on
+            place = self._of_path.get(path, place)
+        self._of_path[path] = place
         stack = LINEAR if linear else place
         layer = self._layers[stack]
         self._layers[stack] += 1
@@ -123,7 +133,7 @@ def place_windows(
     after the other.
     """
     window = _window(module, record.path)
-    if window is None or "pixel_values" not in inputs:
+    if window is None or pixels_among(inputs.values()) is None:
         return record
     if (grid := find_grid(module, inputs)) is None:
         return record
@@ -146,7 +156,9 @@ def _window(module: nn.Module, path: str) -> tuple[int, int] | None:
         window_size = window_size[0] if isinstance(window_size, list | tuple) else window_size
         if isinstance(window_size, int) and window_size > 0 and size is None:
             size = window_size
-        if isinstance(shift_size := getattr(submodule, "shift_size", None), int):
+        shift_size = getattr(submodule, "shift_size", None)
+        shift_size = shift_size[0] if isinstance(shift_size, list | tuple) else shift_size
+        if isinstance(shift_size, int):
             shift = shift_size
             break
     return None if size is None else (size, shift)

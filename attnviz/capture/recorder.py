@@ -21,11 +21,12 @@ from attnviz.capture.calls import first_tensor
 from attnviz.capture.linear import LinearCalls, LinearMixing
 from attnviz.capture.projections.find import STAGES, AttentionModule, ModuleInputs
 from attnviz.capture.tracing.arrange import Attention
+from attnviz.capture.tracing.fused import FusedAttention
 from attnviz.capture.tracing.tracer import SoftmaxCollector
 from attnviz.capture.watch import ModuleWatcher, map_tensors, memory_budget
 from attnviz.runtime.libraries import copy_to, input_device
 
-_COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
+COMPARED = 14  # maps in float64 that comparing one attention takes (measured on BERT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,9 @@ class Recorded:
     inputs: ModuleInputs
     through_interface: bool
     entry: int  # how often its module had been entered
-    attention: Attention | None = None
+    texts: int  # in the batch
+    number: int = 0  # of the attention in its module, where only some are recorded
+    attention: Attention | FusedAttention | None = None
 
 
 class Recorder(ModuleWatcher):
@@ -116,7 +119,7 @@ class Recorder(ModuleWatcher):
         attention = from_arguments(args, softmaxes[0], result[0])
         inputs = self.inputs_of(args.module)
         entry = self.entries[args.module]
-        self._recorded.append(Recorded(path, inputs, True, entry, attention))
+        self._recorded.append(Recorded(path, inputs, True, entry, self.texts, 0, attention))
         return returned
 
     def _cut(self, tensor: Tensor) -> Tensor:
@@ -135,9 +138,10 @@ class Recorder(ModuleWatcher):
         first = self._recorded[0].attention if self._recorded else None
         if first is not None and not self._memory_checked:
             self._memory_checked = True
-            size = (first.scores.nbytes + first.weights.nbytes) // self._runs
+            cells = first.query[0, ..., 0].numel() * first.key.shape[2]  # of one text
+            size = 2 * cells * len(first.query) * first.query.itemsize // self._runs
             all_maps = size * max(1, len(self.modules))
-            compared = _COMPARED * torch.float64.itemsize * first.weights[0].numel()
+            compared = COMPARED * torch.float64.itemsize * cells
             # Those of two runs at once, and later those of one while they are compared.
             memory_budget(self.model).expect(max(2 * all_maps, all_maps + compared) - size)
 
@@ -154,6 +158,8 @@ class Recorder(ModuleWatcher):
         for recorded in self._recorded:
             assert recorded.attention is not None
             attention = recorded.attention
+            if isinstance(attention, FusedAttention):
+                attention = attention.arranged(self.texts)
             path, number = recorded.path, counts[recorded.path]
             counts[path] += 1
             module = self.modules.get(path)
@@ -199,6 +205,7 @@ class Recorder(ModuleWatcher):
             return None, None
         merged, output = map_tensors(calls[number], self._cut)
         heads = attention.head_output.transpose(1, 2)
+        merged = heads if merged is None else merged
         if not isinstance(merged, Tensor) or not isinstance(output, Tensor):
             return None, None
         texts, queries = heads.shape[:2]

@@ -12,25 +12,39 @@ or other operators from which one could be made, it is searched again. No number
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fnmatch import fnmatch
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from attnviz.capture import calls
+from attnviz.capture.attention_interface import OwnAttention
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
-from attnviz.capture.recorder import Recorded, Recorder, Recording
+from attnviz.capture.projections.find import ModuleInputs
+from attnviz.capture.recorder import COMPARED, AttentionCall, Recorded, Recorder, Recording
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
+from attnviz.capture.tracing.fused import FusedAttention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
-from attnviz.capture.watch import expect_same, moved_by_attention, needs_isolation, watch
+from attnviz.capture.watch import (
+    expect_same,
+    map_tensors,
+    moved_by_attention,
+    needs_isolation,
+    watch,
+)
 from attnviz.errors import ModelError
+from attnviz.models.pretrained import batch_size, forward_parameters
 from attnviz.runtime import compat
+from attnviz.runtime.libraries import MemoryBudget
 
 _HEAD_COUNTS = (
     "num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "num_head", "heads", "h",
@@ -41,12 +55,13 @@ _OF_ATTENTION = {*compat.SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
 _REPEATED = 7  # a text of one token, where no width of a model is as small
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
+_WITH_FAST_PATH = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 _SETTINGS = (str, int, float, type(None))
 _PLAIN = (*_SETTINGS, list, tuple, dict)
 
 
 class Search(Recorder):
-    """Collects every attention of a run.
+    """Collects every attention of a run; linear attention, too, of a model of transformers.
 
     is_first : whether the matrices of linear attention are computed, or what they are compared
     with. known : which calls are linear; by default it is tested.
@@ -56,14 +71,17 @@ class Search(Recorder):
         self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
     ) -> None:
         constants = [*model.parameters(), *model.buffers()]
-        self._tracer = OperatorTracer(constants, self._on_softmax, self._on_unreadable)
+        found = self._on_softmax, self._on_fused, self._on_unreadable
+        self._tracer = OperatorTracer(constants, *found)
         super().__init__(model, texts, tracer=self._tracer)
         self._linear_calls, self._is_first = known or LinearCalls(constants, texts), is_first
         self._linear: list[LinearMixing] = []
         # The calls of submodules by each running module; None if its own code is of no interest.
         self._called: list[list[calls.SubmoduleCall] | None] = []
         self._is_replaying = False
-        self.mode = self._watching()
+        # Other code may write its arguments: it is not called again to see what is linear.
+        self._finds_linear = isinstance(model, PreTrainedModel)
+        self.mode = self._watching() if self._finds_linear else self._tracer
         # Softmaxes whose weights enter no product with values, as far as the run has come.
         self._unmixed: list[tuple[str, Softmax]] = []
         # Softmaxes whose product with the values is still to come, and the number of their heads.
@@ -126,11 +144,7 @@ class Search(Recorder):
     def finish(self) -> None:
         """Arrange the attentions that are left; raise ModelError for an unreadable one."""
         self._arrange_pending(0)
-        self.unreadable += [
-            (path, "its weights enter no product with values")
-            for path, softmax in self._unmixed
-            if softmax.multiplied
-        ]
+        self._refuse_unmixed()
         name = type(self.model).__name__
         if self.unreadable:
             path, reason = self.unreadable[0]
@@ -150,15 +164,17 @@ class Search(Recorder):
                 "attention. There is no attention to show: choose another model."
             )
 
+    def _refuse_unmixed(self) -> None:
+        """Note the softmaxes whose weights are changed, and multiplied by an activation then."""
+        self.unreadable += [
+            (path, "its weights enter no product with values")
+            for path, softmax in self._unmixed
+            if softmax.multiplied
+        ]
+
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them, with notes."""
-        # A softmax that the model computes and ignores is not worth a word.
-        name = type(self.model).__name__
-        not_attention = [
-            f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
-            for path, softmax in self._unmixed
-            if softmax.used
-        ]
+        name, not_attention = type(self.model).__name__, self._notes_on_others()
         recording = super().take_recording()
         not_compared = [
             f"not compared: in {call.path or name} the weights are also multiplied by values "
@@ -169,12 +185,21 @@ class Search(Recorder):
         notes = tuple(dict.fromkeys([*not_attention, *not_compared]))
         return Recording(recording.calls, self._linear_calls, notes, tuple(self._linear))
 
+    def _notes_on_others(self) -> list[str]:
+        """Return notes on softmaxes that are no attention, if the model does not ignore them."""
+        name = type(self.model).__name__
+        return [
+            f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
+            for path, softmax in self._unmixed
+            if softmax.used and not softmax.multiplied
+        ]
+
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
         if self._is_replaying:
             return
         super().on_enter(module, args, kwargs)
-        self._called.append([] if _has_own_code(module) else None)
+        self._called.append([] if self._finds_linear and _has_own_code(module) else None)
         self._tracer.provenance.depth = len(self.running)
 
     def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -201,23 +226,37 @@ class Search(Recorder):
             for recorded, softmax, heads in pending:
                 if softmax.depth <= depth:
                     self._pending.append((recorded, softmax, heads))
+                elif recorded not in self._recorded:
+                    continue
                 elif not softmax.mixtures:  # until the end of the run nothing shows what it is
                     self._recorded.remove(recorded)
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        recorded.attention = arrange(softmax, self.texts, heads, self._lengths)
+                        recorded.attention = arrange(softmax, recorded.texts, heads, self._lengths)
                     except NotExpressibleError as error:
                         self.unreadable.append((recorded.path, str(error)))
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        module = self.innermost_module()
-        inputs = self.inputs_of(module)
-        recorded = Recorded(self.paths[module], inputs, False, self.entries[module])
-        self._recorded.append(recorded)
+        recorded = self._record(softmax.weights)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
+
+    def _on_fused(self, name: str, arguments: Mapping[str, Any], output: Tensor) -> None:
+        try:
+            attention = FusedAttention.read(name, arguments, output)
+        except NotExpressibleError as error:
+            self._on_unreadable(str(error))
+        else:
+            self._record(attention.query).attention = attention
+
+    def _record(self, result: Tensor) -> Recorded:
+        """Record an attention of the innermost module, of which a result is known."""
+        module = self.innermost_module()
+        where = self.paths[module], self.inputs_of(module), False, self.entries[module]
+        self._recorded.append(Recorded(*where, self.texts))
+        return self._recorded[-1]
 
     def _on_unreadable(self, reason: str) -> None:
         self.unreadable.append((self.paths[self.innermost_module()], reason))
@@ -230,6 +269,183 @@ class Search(Recorder):
                         if isinstance(heads := getattr(owner, name, None), int):
                             return heads
         return None
+
+
+class Program(nn.Module):
+    """The modules that a program calls, by the names of their classes."""
+
+
+class ProgramSearch(Search):
+    """Collects every softmax attention that runs in this thread, in a block of code.
+
+    Hooks that torch calls for every module tell which one runs. Neither what the program computes
+    nor its modules are changed.
+
+    patterns : of the paths of modules to record; None for all. wanted : which attentions of each
+    module, from 0; None for all.
+    """
+
+    def __init__(
+        self, patterns: Collection[str] | None = None, wanted: Collection[int] | None = None
+    ) -> None:
+        super().__init__(Program().eval(), 1, is_first=True)
+        self._patterns, self._wanted = patterns, wanted
+        self._counts: Counter[str] = Counter()  # of the attentions of each module
+        self.inputs: dict[str, dict[str, Any]] = {}  # of the outermost modules, by name
+        self.take: Callable[[Recorded], None] | None = None  # takes them in place of a list
+        self._memory_checked = True  # of each attention by itself
+        self._fitting = 0  # how many have been found to fit
+        self.running.append((self.model, (), {}))
+        self._tracer.provenance.depth = len(self.running)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what runs in this thread, in the block."""
+        thread, hooks = threading.get_ident(), nn.modules.module
+
+        def is_recorded() -> bool:
+            return threading.get_ident() == thread and not self._is_replaying
+
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+            if is_recorded():
+                self.on_enter(module, args, compat.keywords_of_call())
+
+        def leave(module: nn.Module, args: Any, *returned: Any) -> Any:
+            if not is_recorded() or self.running[-1][0] is not module:
+                return None
+            self.on_leave(module, args, returned[-1])
+            if len(returned) == 1:  # it failed
+                return None
+            kwargs, output = returned
+            is_inside = any(isinstance(one, _WITH_FAST_PATH) for one, *_ in self.running)
+            if output is None or is_inside or not _takes_fast_path(module):
+                return None
+            with self._replaying(), compat.outside_function_modes():
+                return module.forward(*args, **kwargs)  # what the program computes without us
+
+        with (
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
+            OwnAttention(),
+            self._tracer,
+        ):
+            self._choose()
+            yield
+        self._arrange_pending(0)
+        self._refuse_unmixed()
+        self._pass_on()
+
+    def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a module starts to run; an outermost one is one more of the program."""
+        if module not in self.paths:
+            inside = compat.compiled_from(module) or module
+            kind, own = type(inside).__name__, dict(self.model.named_children())
+            numbers = (f"{kind}_{n}" if n else kind for n in range(len(own) + 1))
+            self.model.add_module(name := next(n for n in numbers if n not in own), inside)
+            self._tracer.add_constants([*inside.parameters(), *inside.buffers()])
+            for path, one in ((name, module), *inside.named_modules(prefix=name)):
+                self.paths.setdefault(one, path)
+                self.outputs[path] = None
+        if len(self.running) == 1:
+            given = dict(zip(forward_parameters(module), args, strict=False)) | kwargs
+            if any(isinstance(one, Tensor) and one.is_nested for one in given.values()):
+                raise ModelError(
+                    f"{type(module).__name__} reads nested tensors, which are not recorded. Give "
+                    "it padded ones, and a mask."
+                )
+            self.texts = batch_size(module, given.values())
+            self.inputs.setdefault(self.paths[module], given)
+        super().on_enter(module, args, kwargs)
+        self._choose()
+
+    def on_leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Arrange the attentions inside a module that has run, with the outermost all of them."""
+        super().on_leave(module, args, output)
+        if len(self.running) == 1 and all(softmax.mixtures for _, softmax, _ in self._pending):
+            self._arrange_pending(1)
+        self._choose()
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Expect memory for the attentions that were recorded last, or pass them on."""
+        for one in self.found[self._fitting :]:
+            self._fitting += 1  # once only, also where it does not fit
+            self._expect_memory(one)
+            if self.take is not None:
+                with compat.outside_dispatch_modes(), compat.outside_function_modes():
+                    self.take(one)
+                self._recorded.remove(one)
+        self._fitting = len(self.found)
+
+    def _expect_memory(self, recorded: Recorded) -> None:
+        """Raise InputError unless one more of the kind fits, and its maps while it is proven."""
+        tensors = [x for x in vars(recorded.attention).values() if isinstance(x, Tensor)]
+        query, key = (getattr(recorded.attention, name) for name in ("query", "key"))
+        cells = query[0, ..., 0].numel() * key.shape[2]
+        what = f"the attention of {recorded.path or 'this program'}"
+        ways = "Choose fewer: modules=, or calls=, of attnviz.record."
+        compared = COMPARED * torch.float64.itemsize * cells
+        MemoryBudget(what, query.device, ways).expect(sum(x.nbytes for x in tensors) + compared)
+
+    def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
+        """Keep no output of a module, which is not compared."""
+
+    @property
+    def found(self) -> list[Recorded]:
+        """The attentions that can be read, in the order of execution."""
+        return [recorded for recorded in self._recorded if recorded.attention is not None]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on softmaxes that are no attention, and on attentions that are not read."""
+        unread = [f"not shown: attention of {path}: {why}" for path, why in self.unreadable]
+        return tuple(dict.fromkeys([*self._notes_on_others(), *unread]))
+
+    def _choose(self) -> None:
+        """Follow operators only in modules that are recorded."""
+        paths = [self.paths[module] for module, *_ in self.running]
+        self._tracer.is_idle = self._patterns is not None and not any(
+            fnmatch(name, pattern)
+            for path in paths
+            for name in (path, path.partition(".")[2])
+            for pattern in self._patterns
+        )
+
+    def _record(self, result: Tensor) -> Recorded:
+        module = self.innermost_module()
+        path = self.paths[module]
+        number, self._counts[path] = self._counts[path], self._counts[path] + 1
+        batch = len(result) if result.dim() > 3 else 1  # outside every module
+        texts = self.texts if len(self.running) > 1 else batch
+        inputs = ModuleInputs(key_input=self.inputs_of(module).key_input)
+        recorded = Recorded(path, inputs, False, self.entries[module], texts, number)
+        if self._wanted is None or number in self._wanted:
+            self._recorded.append(recorded)
+        return recorded
+
+
+def _takes_fast_path(module: nn.Module) -> bool:
+    """Whether torch may run a module by one fast operator, which shows no attention."""
+    hooks = (hook for one in module.modules() for hook in compat.forward_hooks(one))
+    if not isinstance(module, _WITH_FAST_PATH) or module.training or any(hooks):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in module.parameters()))
+
+
+def call_of(recorded: Recorded, row: int) -> AttentionCall:
+    """Return an attention of one input of the batch, or of the last one if it has fewer."""
+    n, attention = min(row, recorded.texts - 1), recorded.attention
+    if isinstance(attention, FusedAttention):
+        attention = attention.of_text(n, recorded.texts).arranged(1)
+    else:
+        attention = map_tensors(attention, partial(_of_row, n))
+    inputs = map_tensors(recorded.inputs, partial(_of_row, n))
+    where = recorded.path, recorded.number
+    return AttentionCall(*where, attention, inputs, None, False, None, None)
+
+
+def _of_row(n: int, x: Tensor) -> Tensor:
+    """Return the part of input n of a tensor (N, …); sinks (H,) have no inputs."""
+    return x if x.dim() == 1 or len(x) == 1 else x[n : n + 1]
 
 
 def _has_own_code(module: nn.Module) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from attnviz.capture.attention_interface import (
     AttentionCallArgs,
+    OwnAttention,
     UnfusedAttention,
     intercept_attention,
     is_registered_by_user,
@@ -70,11 +71,16 @@ def restoring(
     try:
         if attention is not None or model.training:
             model.eval()
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoder):  # else the output of padding is 0
+                module.use_nested_tensor = False
         for config in configs if attention is not None else ():
             if not is_registered_by_user(compat.attention_implementation(config)):
                 compat.set_attention_implementation(config, attention)
-        # Eager code may still call torch's fused attention, which shows no softmax.
-        unfused = UnfusedAttention() if attention == "eager" else nullcontext()
+        # Eager code may still call torch's fused attention, which shows no softmax. Where there is
+        # no config, its arguments are read.
+        own = UnfusedAttention() if configs else OwnAttention()
+        unfused = own if attention == "eager" else nullcontext()
         isolated = IsolatedRun(seed)
         # It costs time, and nothing that torch compiles runs in a dispatch mode. So the first run,
         # which is no run as loaded, shows whether the others need it.
@@ -118,7 +124,8 @@ def memory_budget(model: nn.Module) -> MemoryBudget:
 def model_errors(model: nn.Module) -> AbstractContextManager[None]:
     """Turn any exception of a model that runs into one line."""
     failure = f"{type(model).__name__} fails on this input"
-    return translate(memory_budget(model), failure, "Check its config.json, or try another input.")
+    check = "Check its config.json, or try" if compat.attention_configs(model) else "Try"
+    return translate(memory_budget(model), failure, f"{check} another input.")
 
 
 def minimal_run(model: nn.Module, inputs: Mapping[str, Tensor]) -> Callable[[], object]:
@@ -164,6 +171,8 @@ def output_of(model: nn.Module, run: Callable[[], object]) -> Output:
             first.append(floats(output)[:1])  # eager attention returns its weights too
 
     for attention in find.find_attention_modules(model).values():
+        if isinstance(attention.module, nn.MultiheadAttention):
+            continue  # with a hook, the module around it would not take its fast path
         attention.module.register_forward_hook(keep_first)
     output: Any = run()
     logits = getattr(output, "logits", None)
@@ -360,6 +369,8 @@ class ModuleWatcher(AttentionWatcher):
         self.running.pop()
         if module in self._output_modules:
             self.on_output(module, args[0] if args else None, output)
+        if isinstance(module, nn.MultiheadAttention) and output is not None:  # which calls no W^O
+            self.on_output(module.out_proj, None, find.texts_first(module, output[0]))
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Take the input and the output of a module that multiplies the heads by W^O."""
@@ -373,7 +384,7 @@ class ModuleWatcher(AttentionWatcher):
 
     def lengths(self) -> set[int]:
         """Return how many positions the inputs of the model have, which runs now."""
-        _, args, kwargs = self.running[0]
+        args, kwargs = next(((a, k) for _, a, k in self.running if a or k), ((), {}))
         tensors = (one for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
         return {tensor.shape[1] for tensor in tensors if tensor.dim() > 1}
 

@@ -52,7 +52,7 @@ from attnviz.models.checkpoint import Checkpoint
 from attnviz.results import Axis, InputCheck, Waveform
 from attnviz.results.text import counted
 from attnviz.runtime.compat import attention_implementation
-from attnviz.runtime.libraries import copy_to
+from attnviz.runtime.libraries import copy_to, dtype_of
 
 Axes: TypeAlias = dict[str, tuple[Axis, ...]]  # of N inputs, by kind
 _Texts: TypeAlias = tuple[str | None, str | None]  # a text and its second one, if known
@@ -330,9 +330,10 @@ def _encode_arguments(checkpoint: Checkpoint, arguments: Arguments, *, generatin
 
 def placed(checkpoint: Checkpoint, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return inputs on the device of the model, with numbers in its precision."""
-    device, dtype = checkpoint.device, checkpoint.module.dtype
+    device, dtype = checkpoint.device, dtype_of(checkpoint.module)
+    is_cast = checkpoint.is_pretrained
     return {
-        name: copy_to(device, value.to(dtype) if value.is_floating_point() else value)
+        name: copy_to(device, value.to(dtype) if is_cast and value.is_floating_point() else value)
         if isinstance(value, Tensor)
         else value
         for name, value in inputs.items()
@@ -421,7 +422,7 @@ def expect_one_text(checkpoint: Checkpoint) -> None:
 class Arguments:
     """Arguments of a model's forward."""
 
-    values: dict[str, Any]  # by name; "" stands for the main input
+    values: dict[str, Any]  # by name, or by place; "" stands for the main input
     queries: tuple[str, ...] | None = None  # labels of the rows of the maps
     keys: tuple[str, ...] | None = None  # labels of the columns
 
@@ -438,9 +439,11 @@ class Arguments:
 def parse_arguments(
     source: Any, queries: Sequence[str] | None = None, keys: Sequence[str] | None = None
 ) -> Arguments:
-    """Return the arguments in a mapping or a file, or a tensor that is the main input alone."""
+    """Return the arguments in a mapping or a file; or a tuple of them, or the main one alone."""
     if isinstance(source, str | os.PathLike):
         source = _read_file(Path(source))
+    if isinstance(source, tuple):
+        source = {str(place): value for place, value in enumerate(source)}
     values = source if isinstance(source, Mapping) else {"": source}
     if not values or not all(isinstance(name, str) for name in values):
         raise InputError(
@@ -501,7 +504,8 @@ def _read_arguments(
     module = checkpoint.module
     names = pretrained.forward_parameters(module)
     main_name = pretrained.main_input(module)
-    values = {name or main_name: value for name, value in given.values.items()}
+    named = {"": main_name, **{str(place): name for place, name in enumerate(names)}}
+    values = {named.get(name, name): value for name, value in given.values.items()}
     for name in values:
         if reason := _REFUSED.get(name):
             raise InputError(f"{name} is not read: {reason}.")
@@ -510,8 +514,8 @@ def _read_arguments(
             raise InputError(f"{type(module).__name__} takes no argument {name!r:.60}. {hint}")
     values = {name: value for name, value in values.items() if name in names}
     mask = values.get("attention_mask")
-    is_eager = attention_implementation(module.config) == "eager"
-    if isinstance(mask, Tensor) and mask.dim() == 4 and not is_eager:
+    is_fused = checkpoint.is_pretrained and attention_implementation(module.config) != "eager"
+    if isinstance(mask, Tensor) and mask.dim() == 4 and is_fused:
         # The fused attention hides by a boolean one; the eager one, which is recorded, adds it.
         values["attention_mask"] = additive_mask(mask, module.dtype)
     main = values.get(main_name)

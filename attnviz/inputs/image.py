@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +30,12 @@ _BYTES_PER_PIXEL = 3 * 2 * 4  # three colors, before and after scaling, in float
 # The tokens before and after the patches in a sequence, by the name of the parameter.
 _BEFORE = {
     "cls_token": "[CLS]",
+    "class_token": "[CLS]",
     "class_embedding": "[CLS]",
     "distillation_token": "[DIST]",
+    "dist_token": "[DIST]",
     "register_tokens": "[REG]",
+    "reg_token": "[REG]",
 }
 _AFTER = {"detection_tokens": "[DET]"}
 
@@ -142,6 +145,30 @@ def image_axis(module: nn.Module, inputs: dict[str, Tensor]) -> Axis | None:
     return None if grid is None else _grid_axis(grid, *_specials(module))
 
 
+def grid_axes(grid: Grid) -> dict[str, Axis]:
+    """Return the axes of a grid of patches, and of those that it becomes when it is halved."""
+    axes = dict[str, Axis]()
+    while min(grid) > 0:
+        axes[f"image {grid[0]}×{grid[1]}"] = _grid_axis(grid)
+        grid = grid[0] // 2, grid[1] // 2
+    return axes
+
+
+def pixels_among(inputs: Iterable[Any]) -> Tensor | None:
+    """Return the images (N, C, H, W), or a video, among inputs; None if there are none."""
+    tensors = (one for one in inputs if isinstance(one, Tensor) and one.is_floating_point())
+    return next((one for one in tensors if one.dim() > 3), None)
+
+
+def shown_pixels(pixels: Tensor) -> Tensor | None:
+    """Return a picture (H, W, 3), uint8, of numbers (3, H, W), from the least to the largest."""
+    if pixels.dim() != 3 or len(pixels) != 3:
+        return None
+    least, most = pixels.detach().double().aminmax()
+    scaled = (pixels.detach().double() - least) / (most - least).clamp(min=1e-12)
+    return (scaled * 255).round().to(torch.uint8).permute(1, 2, 0).cpu()
+
+
 def feature_map_axes(module: nn.Module, inputs: Mapping[str, Any]) -> dict[str, tuple[Axis]]:
     """Return the axes of the feature maps that convolutions make of an image, by their sizes.
 
@@ -183,9 +210,8 @@ def find_grid(module: nn.Module, inputs: dict[str, Tensor]) -> Grid | None:
     if (sizes := inputs.get("image_grid_thw")) is not None:  # the processor cut it
         _, rows, columns = map(int, sizes[0])
         return rows, columns
-    pixels = inputs["pixel_values"]
-    layer = _patch_layer(module)[1]
-    if layer is None or pixels.dim() < 4 or layer.in_channels != pixels.shape[-3]:
+    pixels, layer = pixels_among(inputs.values()), _patch_layer(module)[1]
+    if layer is None or pixels is None or pixels.dim() < 4 or layer.in_channels != pixels.shape[-3]:
         return None
     padding = (0, 0) if isinstance(layer.padding, str) else layer.padding
     rows, columns = (

@@ -50,7 +50,7 @@ class Checkpoint:
     """
 
     name: str  # on the hub or of the folder; of an object, that in its config, or its class
-    module: PreTrainedModel
+    module: PreTrainedModel  # or any module of PyTorch, which reads `inputs=` alone
     processors: Processors
     sha256: str  # in hexadecimal
     versions: tuple[tuple[int, ...], ...]  # what changes when a tensor is written, when hashed
@@ -68,6 +68,19 @@ class Checkpoint:
     def device(self) -> torch.device:
         """The device on which the model takes its inputs."""
         return libraries.input_device(self.module)
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether it is a model of transformers, with a config, and not just any module."""
+        return isinstance(self.module, PreTrainedModel)
+
+    def expect_pretrained(self, reader: str) -> None:
+        """Raise InputError for a module that transformers does not know; `reader` needs a text."""
+        if not self.is_pretrained:
+            raise InputError(
+                f"{reader} reads texts with a model of transformers, and {self.name} is another "
+                "module. Use attend, with inputs=, or record."
+            )
 
     @cached_property
     def fits_vocabulary(self) -> bool | None:
@@ -162,7 +175,7 @@ class Checkpoint:
     def current_sha256(self) -> str:
         """Return the SHA-256 of the current weights; they are hashed again if they changed."""
         module = self.as_loaded
-        return self.sha256 if _versions(module) == self.versions else _sha256_of_state(module)
+        return self.sha256 if _versions(module) == self.versions else sha256_of_state(module)
 
 
 def load_checkpoint(
@@ -182,7 +195,7 @@ def load_checkpoint(
     placement = pretrained.device_map_options(device_map, offload_folder, device)
     with pretrained.quiet():
         source, own_tokenizer, own_processor, notes = unwrap(source)
-        if isinstance(source, PreTrainedModel):
+        if isinstance(source, nn.Module):
             why = "a model object is never changed. Give its folder or hub name."
             refuse_given(why, device_map=device_map)
             for used in libraries.devices(source):
@@ -190,6 +203,8 @@ def load_checkpoint(
             _expect_as_it_is(source, None if device == "auto" else target, torch_dtype)
             tokenizer = own_tokenizer if tokenizer is None else tokenizer
             processor = own_processor if processor is None else processor
+            if not isinstance(source, PreTrainedModel):
+                return _wrap_module(source, tokenizer, processor)
             return replace(_wrap(source, tokenizer, processor), notes=notes)
         name, folder = locate_checkpoint(source)
         if (base := _base_of(name, folder)) is not None:
@@ -270,8 +285,19 @@ def _wrap(
         )
     processors, lacks = _processors((module, module.config), name, folder, tokenizer, processor)
     _expect_vocabulary_fits(name, processors.tokenizer, module)
-    sha256, versions = _sha256_of_state(module), _versions(module)
+    sha256, versions = sha256_of_state(module), _versions(module)
     return Checkpoint(name, module, processors, sha256, versions, lacks=lacks)
+
+
+def _wrap_module(module: Any, tokenizer: Any, processor: Any) -> Checkpoint:
+    """Return a checkpoint of a module that transformers does not know."""
+    name = type(module).__name__
+    why = f"{name} is no model of transformers, and reads tensors. Leave it out."
+    refuse_given(why, tokenizer=tokenizer, processor=processor)
+    names = ", ".join(f"'{one}': …" for one in pretrained.forward_parameters(module)[:1])
+    lacks = f"{name} reads tensors. Give them by the names of its forward: inputs={{{names}}}."
+    digests = sha256_of_state(module), _versions(module)
+    return Checkpoint(name, module, Processors(), *digests, lacks=lacks)
 
 
 def _processors(
@@ -340,20 +366,20 @@ def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 
 
 def _expect_as_it_is(
-    module: PreTrainedModel, device: torch.device | None, dtype: torch.dtype | None
+    module: nn.Module, device: torch.device | None, dtype: torch.dtype | None
 ) -> None:
-    current = libraries.input_device(module)
+    current, own = libraries.input_device(module), libraries.dtype_of(module)
     is_elsewhere = device is not None and (
         (device.type, device.index or 0) != (current.type, current.index or 0)
     )
-    if is_elsewhere or (dtype is not None and dtype != module.dtype):
+    if is_elsewhere or (dtype is not None and dtype != own):
         raise InputError(
-            f"The model object is on {current} in {module.dtype}, not on {device or current} in "
-            f"{dtype or module.dtype}. It is never changed: call model.to(...) yourself."
+            f"The model object is on {current} in {own}, not on {device or current} in "
+            f"{dtype or own}. It is never changed: call model.to(...) yourself."
         )
 
 
-def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
+def _versions(module: nn.Module) -> tuple[tuple[int, ...], ...]:
     """Return what changes when a tensor is written; cheaper than a hash.
 
     Of each tensor: its address, and how often it was written; of all first rows and columns a sum
@@ -373,7 +399,7 @@ def _versions(module: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
     return (*writes, tuple(sums_of_words([torch.cat(some) for some in edges.values()])))
 
 
-def _writes(module: PreTrainedModel) -> int:
+def _writes(module: nn.Module) -> int:
     return sum(write_count(one) for one in module.parameters() if not one.is_inference())
 
 
@@ -386,7 +412,7 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
         yield from _parts(getattr(tensor, name))
 
 
-def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
+def changed_buffers(model: nn.Module) -> tuple[str, ...]:
     """Return the names of buffers in no ``state_dict`` that differ from what their class computes.
 
     The class computes them once more, in a copy of the module without its weights. Nothing is known
@@ -401,9 +427,10 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
         if not (unsaved := owned.keys() - module.state_dict().keys()):
             continue
         # The innermost model around the module: modules come in the order of the tree.
-        owner = next(
-            m for p, m in reversed(owners.items()) if f"{path}.".startswith(f"{p}.".lstrip("."))
-        )
+        around = reversed(owners.items())
+        owner = next((m for p, m in around if f"{path}.".startswith(f"{p}.".lstrip("."))), None)
+        if owner is None:
+            continue
         with suppress(Exception), torch.no_grad():  # a module of the user may do anything
             others = {id(t): torch.empty_like(t, device="meta") for t in module.parameters()}
             others |= {id(buffer): buffer.clone() for buffer in owned.values()}
@@ -416,7 +443,8 @@ def changed_buffers(model: PreTrainedModel) -> tuple[str, ...]:
     return tuple(differ)
 
 
-def _sha256_of_state(module: PreTrainedModel) -> str:
+def sha256_of_state(module: nn.Module) -> str:
+    """Return the SHA-256 of the weights of a module, as a `Checkpoint` has it."""
     digest = hashlib.sha256()
     buffers = dict(module.named_buffers())
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)

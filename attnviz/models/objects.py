@@ -66,20 +66,23 @@ Model = TypeVar("Model", bound=nn.Module)
 def unwrap(source: Any) -> tuple[Any, PreTrainedTokenizerBase | None, Any, tuple[str, ...]]:
     """Return the only model of transformers inside an object; a model or a name as it is.
 
-    Its tokenizer and its processor follow, if the object holds them, and notes: which model was
-    taken, and what is left out.
+    A module of PyTorch that holds none is a model itself. Its tokenizer and its processor follow,
+    if the object holds them, and notes: which model was taken, and what is left out.
 
-    InputError: the object holds no model of transformers or several, or it adds something to the
+    InputError: the object holds no model or several of transformers, or it adds something to the
     model that its own attention does not show.
     """
     if source is None or isinstance(source, PreTrainedModel | str | os.PathLike):
         return source, None, None, ()
     name, found = type(source).__name__, _models_in(source)
+    if not found and isinstance(source, nn.Module):
+        return compiled_from(source) or source, None, None, ()
     if not found:
         raise InputError(
-            f"{name} is not a checkpoint: give a folder, a hub name, a model of transformers, or "
-            "an object that holds one. Of its weights alone, call model.load_state_dict(weights). "
-            "What another module computes can be given to attnviz.from_weights."
+            f"{name} is not a checkpoint: give a folder, a hub name, a model of transformers or "
+            "PyTorch, or an object that holds one. Of its weights alone, call "
+            "model.load_state_dict(weights). Maps of another program can be recorded with "
+            "attnviz.record, or given to attnviz.from_weights."
         )
     if len(found) > 1:
         paths = ", ".join(f"{one.path} ({type(one.value).__name__})" for one in found)

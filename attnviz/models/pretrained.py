@@ -15,7 +15,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -523,12 +523,14 @@ def forward_parameters(model: Any) -> list[str]:
 
 def main_input(model: Any) -> str:
     """Return the name of the main input of a model, the first of several."""
-    name = getattr(model, "main_input_name", "")
+    name = getattr(model, "main_input_name", None) or forward_parameters(model)[:1] or ""
     return name if isinstance(name, str) else str(name[0])
 
 
 def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     """Return the number of inputs in a batch, by the main one; each choice of a question counts."""
+    if not isinstance(model, PreTrainedModel):
+        return batch_size(model, inputs.values())
     shapes = {n: value.shape for n, value in inputs.items() if isinstance(value, torch.Tensor)}
     names = (main_input(model), "input_ids", "inputs_embeds", *shapes)
     for name in (name for name in names if shapes.get(name)):
@@ -539,9 +541,20 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     return 1
 
 
+def batch_size(module: torch.nn.Module, inputs: Iterable[Any]) -> int:
+    """Return the number of inputs in the batch that any module reads, by the first tensor."""
+    first = next((x for x in inputs if isinstance(x, torch.Tensor) and x.dim() > 1), None)
+    if first is None:
+        return 1
+    own = (one for one in module.modules() if isinstance(one, torch.nn.MultiheadAttention))
+    if type(module).__module__.startswith("torch.nn.") and (attention := next(own, None)):
+        return first.shape[0 if attention.batch_first else 1] if first.dim() > 2 else 1
+    return len(first)
+
+
 def has_text_decoder(model: Any, config: Any = None) -> bool:
     """Return whether a model has a decoder that takes a separate text; config : of a class."""
-    config = model.config if config is None else config
+    config = getattr(model, "config", None) if config is None else config
     has_decoder = getattr(config, "is_encoder_decoder", False) or hasattr(model, "text_decoder")
     return bool(has_decoder) and "decoder_input_ids" in forward_parameters(model)
 

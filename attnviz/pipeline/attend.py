@@ -21,7 +21,7 @@ from attnviz.models.pretrained import DeviceMap
 from attnviz.pipeline import AttendOptions, Mode, Positions, run
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
-from attnviz.runtime.libraries import silence_logs
+from attnviz.runtime.libraries import dtype_of, silence_logs
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -117,7 +117,8 @@ def load(
         rxnmapper, rxnfp, antiberty. By default the bundled all-MiniLM-L6-v2. A folder may hold only
         a LoRA adapter of peft: its base model is loaded, too.
 
-        Or a transformers model that is already loaded (it is not changed). It is taken out of
+        Or a model that is already loaded (it is not changed), of transformers, or any module of
+        PyTorch, which reads `inputs` of `attend`. A model of transformers is taken out of
         ``torch.compile(model)``, a `PeftModel`, a `SentenceTransformer`, `DataParallel`, a pipeline
         or a `Trainer`; `Model.notes` says so. A `functools.partial` of this function is called once
         other arguments have been checked.
@@ -260,9 +261,10 @@ def attend(
         A file (.safetensors, .npz, .json) of arguments of the model's forward by their names, in
         place of all other inputs.
 
-        Or a mapping of them: whatever a processor or a data loader gives (``position_ids``,
-        ``past_values``, boxes, masks of any shape, frames of a video). They reach the model as
-        they are.
+        Or a mapping of them, or a tuple in their order: whatever a processor or a data loader
+        gives (``position_ids``, ``past_values``, boxes, masks of any shape, frames of a video).
+        They reach the model as they are. A module that is no model of transformers reads these
+        alone.
     queries, keys : sequence of str, optional
         Labels of the rows, and of the columns, of the maps of `inputs`.
     model : Model, str, path, PreTrainedModel, an object that holds one, or None
@@ -388,6 +390,7 @@ def parse_source(
     if inputs.several and not several:
         raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
     model = model if isinstance(model, Model) else load(model)
+    model.checkpoint.expect_pretrained(reader)
     model = Model(model.checkpoint.reading(special_tokens).shadow())
     if inputs.texts is not None and not model.module.can_generate():
         texts = [replace(t, prompted=False) if isinstance(t, Chat) else t for t in inputs.texts]
@@ -456,8 +459,8 @@ class Model:
     checkpoint: Checkpoint
 
     def __repr__(self) -> str:
-        module = self.module
-        return f"Model({self.name!r}, {type(module).__name__}, {module.device}, {module.dtype})"
+        place = f"{self.checkpoint.device}, {dtype_of(self.module)}"
+        return f"Model({self.name!r}, {type(self.module).__name__}, {place})"
 
     @property
     def name(self) -> str:
@@ -466,7 +469,7 @@ class Model:
 
     @property
     def module(self) -> PreTrainedModel:
-        """The transformers model."""
+        """The model of transformers, or the module that was given."""
         return self.checkpoint.module
 
     @property

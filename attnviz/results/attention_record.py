@@ -413,7 +413,10 @@ class Reference(Savable):
 
 @documented
 class GivenAttention(AttentionRecord):
-    """The weights of one layer that the user gave. Queries, keys and values have no features."""
+    """The weights of one layer that the user gave, or the means of several calls of a module.
+
+    Queries, keys and values have no features.
+    """
 
     given: Tensor = doc("(H, m, n), on the CPU.", kw_only=True)
     _stored = "given"
@@ -443,9 +446,11 @@ class GivenAttention(AttentionRecord):
 
     def expect_vectors(self, what: str) -> NoReturn:
         """Raise InputError: nobody gave queries and keys."""
+        why = "were given by the user. Run the model: attend(text, model=…)."
+        if not self.path.startswith("given."):
+            why = "are means of several calls. Record these without mean=True."
         raise InputError(
-            f"{what[0].upper()}{what[1:]} the queries and keys of a model, but these weights were "
-            "given by the user. Run the model: attend(text, model=…)."
+            f"{what[0].upper()}{what[1:]} the queries and keys of a model, but these weights {why}"
         )
 
     def scores(self, *args: Any, **keywords: Any) -> Tensor:

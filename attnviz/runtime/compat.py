@@ -6,6 +6,7 @@ module uses one (`tests/capture/test_compat.py`), and this is the file to repair
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -51,11 +52,17 @@ def is_in_place(operator: Any) -> bool:
     return bool(operator._schema.is_mutable)
 
 
+def arguments_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an ATen operator by name, those with a default value among them."""
+    arguments = operator._schema.arguments
+    default = {one.name: one.default_value for one in arguments}
+    return default | dict(zip(default, args, strict=False)) | dict(kwargs)
+
+
 def arguments_for_sums(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the arguments of a fused attention by name, so that it returns its log-sum-exp too."""
-    names = [argument.name for argument in operator._schema.arguments]
-    sums = {"compute_log_sumexp": True} if "compute_log_sumexp" in names else {}
-    return dict(zip(names, args, strict=False)) | dict(kwargs) | sums
+    arguments = arguments_of(operator, args, kwargs)
+    return arguments | ({"compute_log_sumexp": True} if "compute_log_sumexp" in arguments else {})
 
 
 def wrap_once(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
@@ -72,12 +79,11 @@ def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
     """Whether an ATen operator draws random numbers from the generator of the process."""
     if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
         return False
-    names = [argument.name for argument in operator._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if "generator" in names:
-        return given.get("generator") is None
+    given = arguments_of(operator, args, kwargs)
+    if "generator" in given:
+        return given["generator"] is None
     # Attention, dropout and recurrent layers draw for dropout only.
-    chance = next((name for name in ("dropout_p", "dropout", "p") if name in names), None)
+    chance = next((name for name in ("dropout_p", "dropout", "p") if name in given), None)
     return chance is None or bool(given.get(chance) and given.get("train", True))
 
 
@@ -179,6 +185,14 @@ def global_forward_hooks() -> list[Callable[..., Any]]:
     """Return the forward pre-hooks and forward hooks that torch calls for every module."""
     hooks = nn.modules.module
     return [*hooks._global_forward_pre_hooks.values(), *hooks._global_forward_hooks.values()]
+
+
+def keywords_of_call() -> dict[str, Any]:
+    """Return the keyword arguments of the module for which torch calls a global pre-hook."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_name not in ("_call_impl", "inner"):
+        frame = frame.f_back
+    return dict(frame.f_locals.get("kwargs") or {})
 
 
 def supports_fused_attention(model: nn.Module) -> bool:

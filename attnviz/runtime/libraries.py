@@ -93,6 +93,12 @@ def input_device(model: nn.Module) -> torch.device:
     return devices(model)[0] if first is None or first.is_meta else first.device
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """Return the precision of a model: that of its first weights that are real numbers."""
+    reals = (one.dtype for one in model.parameters() if one.is_floating_point())
+    return next(reals, torch.get_default_dtype())
+
+
 def devices(model: nn.Module) -> list[torch.device]:
     """Return the devices that a model computes on; the first is where it takes its inputs."""
     parameter_devices = [tensor.device for tensor in model.parameters()]

@@ -12,7 +12,7 @@ from docs.examples import NAMES, docstring
 from docs.text import frame, plain, table
 
 GROUPS = {
-    "Run and verify": ["load", "attend", "verify", "from_weights", "check"],
+    "Run and verify": ["load", "attend", "record", "verify", "from_weights", "check"],
     "Models and setup": ["architectures", "doctor"],
     "Maps of heads": ["attention_map", "head_maps", "rank_heads", "find_heads", "steps"],
     "Explain": ["senses", "shift", "explain", "explain_generation", "ablate", "example"],

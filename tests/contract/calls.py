@@ -17,6 +17,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+import torch
 from families import tiny
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
@@ -154,6 +155,9 @@ THINGS: dict[str, Callable[[], Any]] = {
     "short": short,
     "saved": saved,
     "table": lambda: written("corpus.csv", CORPUS_FILE),
+    "attentions": lambda: torch.nn.ModuleDict(
+        {name: torch.nn.MultiheadAttention(8, 2, batch_first=True) for name in ("first", "second")}
+    ),
     "example": lambda: written("own.json", '{"Q": [[1]], "K": [[1], [2]], "V": [[1], [2]]}'),
 }
 
@@ -193,6 +197,16 @@ def method(name):
 
 def new_axes():
     return Figure().add_subplot()
+
+
+def recorded(*, modules=None, calls=None, queries=None, keys=None, grid=None, mean=False):
+    """Return what `attnviz.record` records of a program that calls two attentions, one twice."""
+    labels = {"queries": queries, "keys": keys, "grid": grid}
+    with attnviz.record(modules=modules, calls=calls, mean=mean, **labels) as recording:
+        x = it.attentions["first"](*[torch.ones(1, 4, 8)] * 3)[0]
+        x = it.attentions["second"](*[x] * 3)[0]
+        it.attentions["second"](*[x] * 3)
+    return recording.result()
 
 
 AXES = Later(new_axes)
@@ -271,6 +285,17 @@ CALLS: dict[str, Call] = {
             "streamed": {"text": TEXT, "mode": "streamed", "model": MODEL},
             "image": {"image": of.image, "model": of.vit},
             "generated": {"text": TEXT, "generate": 1, "model": of.gpt},
+        },
+    ),
+    "record": Call(
+        recorded,
+        {},
+        {
+            "modules": "second",
+            "calls": [0],
+            "queries": ["a", "b", "c", "d"],
+            "keys": ["a", "b", "c", "d"],
+            "grid": (2, 2),
         },
     ),
     "verify": Call(attnviz.verify, {"text": TEXT, "model": MODEL}, INPUTS),

@@ -33,13 +33,13 @@ BAD = {
     "choice": ("no such choice", 3),
 }
 KINDS = {
-    "index": {"layer", "head", "layers", "exact"},
+    "index": {"layer", "head", "layers", "exact", "calls"},
     "count": {"cells"},
     "length": {"generate"},
     "folder": {"out"},
     "flag": {
         "matrix", "words", "cbar", "truncate", "skip_bad", "resume", "force", "verify_causally",
-        "measure", "raw", "keep_sink", "details", "sample",
+        "measure", "raw", "keep_sink", "details", "sample", "mean",
     },
     "size": {"width", "size"},
     "words": {
@@ -78,8 +78,8 @@ OBJECTS = {
     "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "measured", "cbar_ax", "agreement",
     "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",
-    "inputs", "queries", "target_tokenizer", "device", "dtype", "device_map", "offload_folder",
-    "name_or_path_or_model", "figsize", "kind",
+    "inputs", "queries", "modules", "grid", "target_tokenizer", "device", "dtype", "device_map",
+    "offload_folder", "name_or_path_or_model", "figsize", "kind",
 }  # fmt: skip
 
 

@@ -221,6 +221,18 @@ def test_every_function_runs_to_its_end(function, two_layers, tmp_path):
     assert getattr(result, "agreement", result).device == "cuda:0"
 
 
+@pytest.mark.parametrize("need_weights", [False, True])  # fused, or among the operators
+def test_a_program_is_recorded_on_the_device(need_weights, simulated_gpu):
+    module = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval().to("cuda")
+    x = torch.randn(2, 6, 16).to("cuda")
+    inputs = {"query": x, "key": x, "value": x, "need_weights": need_weights}
+    with torch.no_grad(), attnviz.record(grid=(2, 3)) as recording:
+        module(**inputs)
+    for result in (recording.result(1), attnviz.attend(inputs=inputs, model=module)[1]):
+        assert result.agreement.verdict == "verified"
+        assert result.agreement.device == "cuda:0"
+
+
 @pytest.mark.pairs(each=1)
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("fault", [leave_out_devices, leave_out_copies])

@@ -25,6 +25,10 @@ def run_a_model(path: Path) -> None:
     assert_type(attnviz.attend([101, 3345, 102]), attnviz.AttentionResult)
     chat = [{"role": "user", "content": "Why?"}]
     assert_type(attnviz.attend(chat), attnviz.AttentionResult)
+    with attnviz.record(modules="*.attn") as recording:
+        model.attend("the train left")
+    assert_type(recording, attnviz.Recording)
+    assert_type(recording.result(0), attnviz.AttentionResult)
     assert_type(attnviz.from_weights(np.eye(3), ["a", "b", "c"]), attnviz.AttentionResult)
     assert_type(result.weights(layer=5, head=3), Tensor)
     for record in result:

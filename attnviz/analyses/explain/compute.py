@@ -532,6 +532,7 @@ def explain_generation(
     """
     generate = positive_number(generate, "generate")
     model = model if isinstance(model, Model) else load(model)
+    model.checkpoint.expect_pretrained("explain_generation")
     return explain_tokens(model, text, generate, measure=measure)
 
 

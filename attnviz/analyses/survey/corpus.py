@@ -129,6 +129,7 @@ class GivenCorpus:
     ) -> TextCorpus | MediaCorpus:
         """Return what a model reads: texts, or `media`; raise InputError if it is anything else."""
         model = model if isinstance(model, Model) else load(model)
+        model.checkpoint.expect_pretrained("An analysis of a corpus")
         model = Model(model.checkpoint.shadow())
         reads = input_kinds(model.module)
         is_one = len(reads) == 1 and reads[0] in (NOUNS if media else ("text",))

@@ -114,6 +114,8 @@ def find_output(modules: Mapping[str, nn.Module], path: str) -> nn.Module | None
 
 
 def _has_projections(module: nn.Module) -> bool:
+    if isinstance(module, nn.MultiheadAttention):
+        return module.in_proj_weight is not None
     children = dict(module.named_children())
     if children.keys().isdisjoint(_PROJECTIONS):
         return False
@@ -128,6 +130,9 @@ def _has_projections(module: nn.Module) -> bool:
 
 def _fused_linear(module: nn.Module) -> Linear | None:
     """Return the single matrix of a module that makes queries, keys and values, or None."""
+    if isinstance(module, nn.MultiheadAttention) and module.in_proj_weight is not None:
+        bias = module.in_proj_bias
+        return Linear(module.in_proj_weight.detach().mT, None if bias is None else bias.detach())
     for name in _FUSED:
         linear = linear_child(module, name)
         if linear is None:
@@ -394,6 +399,12 @@ class ModuleInputs:
     rotation: tuple[Tensor, Tensor] | None = None
 
 
+def texts_first(module: nn.Module, hidden: Any) -> Any:
+    """Return hidden states of a module with the texts first; torch's attention may have them so."""
+    is_second = isinstance(module, nn.MultiheadAttention) and not module.batch_first
+    return hidden.transpose(0, 1) if is_second and hidden is not None else hidden
+
+
 # By the identity and the writes of tensors: the argument of a module, which keeps them, and angles.
 Rotations = dict[tuple[tuple[int, int], ...], tuple[Any, tuple[Tensor, Tensor] | None]]
 
@@ -421,15 +432,20 @@ def read_inputs(
     if rotation is not None and len(rotation[0]) not in (1, texts):
         rotation = None  # angles of several dimensions, as in pictures
 
+    key_input = _first(arguments, _OTHER_SEQUENCE)
+    if isinstance(module, nn.MultiheadAttention) and arguments["key"] is not arguments["query"]:
+        key_input = arguments["key"]
+
     def copy_of(hidden: Any) -> Tensor | None:
         """Return a copy of hidden states (N, m, d_model): a model may add to them in place."""
+        hidden = texts_first(module, hidden)
         if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != texts:
             return None
         return hidden.detach().clone()
 
     return ModuleInputs(
         input=copy_of(next((arguments[name] for name in names if name in arguments), None)),
-        key_input=copy_of(_first(arguments, _OTHER_SEQUENCE)),
+        key_input=copy_of(key_input),
         rotation=rotation,
     )
 

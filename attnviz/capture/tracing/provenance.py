@@ -214,7 +214,12 @@ class ConstantStorages:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         # While a reference exists, even a weak one, its key is not used again.
         self._references: dict[int, StorageWeakRef] = {}
-        self._parameters = {self._add(tensor) for tensor in parameters}
+        self._parameters = set[int]()
+        self.add(parameters)
+
+    def add(self, parameters: Iterable[Tensor]) -> None:
+        """Add parameters of a model."""
+        self._parameters |= {self._add(tensor) for tensor in parameters}
 
     def __contains__(self, tensor: Tensor) -> bool:
         if isinstance(tensor, nn.Parameter):  # offloaded ones are loaded while the model runs

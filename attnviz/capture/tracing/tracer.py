@@ -7,8 +7,9 @@ layers, routers) do not count.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -32,7 +33,15 @@ from attnviz.capture.tracing.provenance import (
     storage_key,
     tensors_in,
 )
-from attnviz.runtime.compat import CAST, SOFTMAX, TorchDispatchMode, is_in_place
+from attnviz.runtime.compat import (
+    CAST,
+    FUSED_ATTENTION,
+    SOFTMAX,
+    TorchDispatchMode,
+    arguments_of,
+    draws,
+    is_in_place,
+)
 
 # Operators that move numbers without computing, and the indices of their arguments with numbers.
 _MOVES = {
@@ -45,6 +54,12 @@ _COPIES = {"clone", CAST}
 _JOINS = {
     "add", "sub", "rsub", "where", "masked_fill", "maximum", "minimum", *_MOVES, *_COPIES,
 }  # fmt: skip
+# The operators of torch, flash-attn and xformers that compute a whole attention.
+_FUSED = re.compile(
+    rf"^({FUSED_ATTENTION}(?!\w*_backward)"
+    r"|_?(flash_attn|flash_attention|efficient_attention)_(varlen_)?forward)"
+)
+_UNREAD_NESTED = {*SOFTMAX, "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
 Numbered = TypeVar("Numbered", Product, Softmax)
 
@@ -95,7 +110,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Dispatch mode that follows scores through the operators of a run.
 
     parameters : those of the model and its buffers, which do not depend on the input.
-    on_softmax : takes every attention, at its softmax.
+    on_softmax : takes every attention, at its softmax. on_fused : takes the
+    name, the arguments by name, and the output of every fused one.
     on_unreadable : takes the reason why one cannot be followed.
     """
 
@@ -103,17 +119,24 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self,
         parameters: Sequence[Tensor],
         on_softmax: Callable[[Softmax], None],
+        on_fused: Callable[[str, Mapping[str, Any], Tensor], None],
         on_unreadable: Callable[[str], None],
     ) -> None:
         super().__init__()
         self.provenance = ProvenanceMap()
-        self._on_softmax, self._on_unreadable = on_softmax, on_unreadable
+        self._on_softmax, self._on_fused = on_softmax, on_fused
+        self._on_unreadable = on_unreadable
         self._constants = ConstantStorages(parameters)
         self._derived = DerivedStorages()
         self._products: list[Product] = []
         self._traced: list[Softmax] = []
+        self.is_idle = False  # while nothing is followed
         # Exponentials of scores that no sum has divided yet: depth, scores, provenance, result.
         self._exponentials: dict[int, tuple[int, Tensor, Provenance, Tensor]] = {}
+
+    def add_constants(self, parameters: Iterable[Tensor]) -> None:
+        """Add parameters, or buffers, that do not depend on the input."""
+        self._constants.add(parameters)
 
     def forget(self, depth: int) -> None:
         """Drop what was followed in modules deeper than `depth`."""
@@ -125,11 +148,23 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
 
     def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator, and follow scores through it."""
+        if self.is_idle:
+            return func(*args, **kwargs)
+        is_fused = bool(_FUSED.search(name))
+        if any(tensor.is_nested for tensor in tensors_in(args)):
+            if is_fused or name in _UNREAD_NESTED:
+                self._on_unreadable("its tensors are nested. Give it padded ones, and a mask")
+            return func(*args, **kwargs)
+        if is_fused:
+            result = func(*args, **kwargs)
+            self._on_fused(name, arguments_of(func, args, kwargs), result[0])
+            return result
         in_place = is_in_place(func)
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)
-        self._constants.note(args, result)
+        if not draws(func, args, kwargs):  # random numbers are no table
+            self._constants.note(args, result)
         shape_only = name.endswith("_like") or name.startswith("new_")
         if not func.is_view and not shape_only:
             name = name.removesuffix("_") if in_place else name
@@ -212,6 +247,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
+                if self._constants.is_parameter(values):  # which mixes the heads, or the rows
+                    return
                 softmaxes = _of_elements(self._traced, weight.origin)
                 values, output = values.detach(), output.clone()
                 for softmax in softmaxes:

@@ -1,0 +1,1 @@
+"""Models of other libraries than transformers, and what their attention is compared with."""

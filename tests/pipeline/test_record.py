@@ -1,0 +1,477 @@
+"""Any program: the same outputs, the same weights as by hand, a proof that can fail, labels."""
+
+import threading
+from functools import cache
+
+import pytest
+import torch
+from families import tiny
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+import attnviz
+from attnviz import InputError, ModelError
+from attnviz.capture.tracing.fused import FusedAttention
+
+MODES = {
+    "with gradients": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+class WrittenOut(nn.Module):
+    """Two layers of causal attention in one file, as people write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.ModuleList(nn.Linear(16, 48) for _ in range(2))
+
+    def forward(self, x):
+        for project in self.qkv:
+            q, k, v = project(x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+            later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+            weights = (q @ k.mT / 8**0.5).masked_fill(later, float("-inf")).softmax(-1)
+            x = x + (weights @ v).transpose(1, 2).flatten(2)
+        return x
+
+
+class Windows(nn.Module):
+    """Attention in windows of an image of 4 × 4 patches, which are shifted by one."""
+
+    window_size, shift_size = (2, 2), (1, 1)
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.qkv = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 24)
+
+    def forward(self, pixels):
+        x = self.patches(pixels).movedim(1, -1).roll((-1, -1), (1, 2))
+        x = x.unflatten(2, (2, 2)).unflatten(1, (2, 2)).transpose(2, 3).flatten(3, 4).flatten(0, 2)
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return scaled_dot_product_attention(q, k, v)
+
+
+def attention(**options):
+    return nn.MultiheadAttention(16, 2, **options).eval()
+
+
+@cache
+def built(name):
+    """Return a program with its arguments, and the sizes of its attentions."""
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 7, 16), torch.randn(3, 5, 16)
+    padding = torch.zeros(3, 7, dtype=torch.bool)
+    padding[1, 4:] = True
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    with_weights = {"need_weights": True, "average_attn_weights": False}
+    programs = {
+        "attention with weights": (attention(batch_first=True), (x, y, y), with_weights),
+        "attention without": (attention(), (y, x[:, :5], x[:, :5]), {"need_weights": False}),
+        "nested encoder": (
+            nn.TransformerEncoder(layer, 2),
+            (x,),
+            {"src_key_padding_mask": padding},
+        ),
+        "encoder–decoder": (nn.Transformer(16, 2, 1, 1, 32, batch_first=True), (x, y), {}),
+        "written out": (WrittenOut(), (x,), {}),
+    }
+    module, args, kwargs = programs[name]
+    for path, weight in module.named_parameters():
+        if path.endswith("in_proj_weight") or path.startswith("qkv"):
+            weight.data *= 4  # sharp weights show a wrong scale in bfloat16, too
+    return module.eval(), args, kwargs
+
+
+SIZES = {
+    "attention with weights": ["cross (7, 5)"],
+    "attention without": ["cross (3, 3)"],
+    "nested encoder": ["encoder (7, 7)"] * 2,
+    "encoder–decoder": ["encoder (7, 7)", "decoder (5, 5)", "cross (5, 7)"],
+    "written out": ["decoder (7, 7)"] * 2,
+}
+
+
+def recorded(program, *args, row=0, **kwargs):
+    with attnviz.record() as recording:
+        program(*args, **kwargs)
+    return recording.result(row)
+
+
+def tensors(output):
+    return [x for x in (output if isinstance(output, tuple) else (output,)) if x is not None]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SIZES)
+def test_every_call_is_proven_and_outputs_are_the_same_bit_for_bit(name, mode):
+    module, args, kwargs = built(name)
+    state = {path: (dict(vars(one)), one.training) for path, one in module.named_modules()}
+    with MODES[mode]():
+        expected = tensors(module(*args, **kwargs))
+        with attnviz.record() as recording:
+            output = tensors(module(*args, **kwargs))
+    assert all(map(torch.equal, output, expected))
+    assert {path: (dict(vars(one)), one.training) for path, one in module.named_modules()} == state
+    result = recording.result(1)
+    assert result.agreement.verdict == "verified"
+    assert [f"{record.stack} {record.size}" for record in result] == SIZES[name]
+    assert result.agreement.coverage["compared"] == ["scores", "weights", "head output"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_module_given_to_attend_has_the_same_weights(name):
+    module, args, kwargs = built(name)
+    names = attnviz.models.pretrained.forward_parameters(module)
+    results = attnviz.attend(inputs=dict(zip(names, args, strict=False)) | kwargs, model=module)
+    assert len(results) == (5 if name == "attention without" else 3)
+    for row, result in enumerate(results):
+        assert result.agreement.verdict == "verified"
+        parts = result.agreement.parts
+        known = "not compared" if name == "written out" else "verified"
+        assert (parts["projections"], parts["output"]) == (known, "verified")
+        for one, other in zip(result, recorded(module, *args, row=row, **kwargs), strict=True):
+            assert (one.path, one.stack, one.layer) == (other.path, other.stack, other.layer)
+            assert torch.allclose(one.weights(), other.weights(), atol=1e-6)
+
+
+def test_the_attention_of_torch_has_steps_and_its_padding_reads_nothing():
+    module, args, kwargs = built("nested encoder")
+    _, padded, _ = attnviz.attend(inputs={"src": args[0], **kwargs}, model=module)
+    assert not padded.weights()[..., 4:].any()
+    steps = attnviz.steps(padded, layer=1, head=1, word="2")
+    (weights,) = (stage.values for stage in steps.stages if stage.name == "weights")
+    assert torch.allclose(weights[steps.row].float(), padded.weights(layer=1, head=1)[2], atol=1e-6)
+
+
+def test_the_weights_are_those_that_the_module_returns():
+    module, args, kwargs = built("attention with weights")
+    _, weights = module(*args, **kwargs)
+    for row in range(3):
+        ours = recorded(module, *args, row=row, **kwargs).weights(layer=0)
+        assert torch.allclose(ours, weights[row], atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["bert", "gemma2", "t5", "bigbird"])
+def test_models_of_transformers_are_recorded_as_they_run(family):
+    module, ids = tiny(family), torch.arange(5, 14)[None]
+    inputs = {"input_ids": ids} | ({"decoder_input_ids": ids[:, :4]} if family == "t5" else {})
+    expected = module(**inputs)[0]
+    with attnviz.record() as recording:
+        output = module(**inputs)[0]
+    assert torch.equal(output, expected)
+    result, attended = recording.result(), attnviz.attend(inputs=inputs, model=module)
+    assert result.agreement.verdict == "verified"
+    for one, other in zip(result, attended, strict=True):
+        assert (one.path, one.stack, one.layer) == (other.path, other.stack, other.layer)
+        assert torch.allclose(one.weights(), other.weights(), atol=1e-5)
+
+
+def test_the_steps_of_a_generation_are_recorded():
+    module = tiny("gpt2")
+    with attnviz.record() as recording:
+        module.generate(torch.arange(5, 10)[None], max_new_tokens=3, do_sample=False)
+    result = recording.result()
+    assert result.agreement.verdict == "verified"
+    assert [record.size for record in result] == [(5, 5)] * 3 + [(1, 6)] * 3 + [(1, 7)] * 3
+    assert result.stacks == ("decoder",)
+
+
+def other_scale(call):
+    return {"scale": call.scale * 1.02}
+
+
+def other_mask(call):
+    mask = torch.zeros(1, 1, call.query.shape[2], call.key.shape[2])
+    mask[..., 0, 1] = -torch.inf
+    return {"mask": mask}
+
+
+def other_heads(call):
+    return {"query": call.query.roll(1, 1), "key": call.key.roll(1, 1)}
+
+
+@pytest.mark.parametrize("fault", [other_scale, other_mask, other_heads])
+@pytest.mark.parametrize("name", ["attention without", "encoder–decoder"])
+def test_a_planted_fault_is_found(name, fault, monkeypatch):
+    """Planted: a call is read with another scale, mask or order of heads than it ran with."""
+    module, args, kwargs = built(name)
+    read = FusedAttention.read.__func__
+
+    def wrong(cls, *operator):
+        call = read(cls, *operator)
+        return FusedAttention(**{**vars(call), **fault(call)})
+
+    monkeypatch.setattr(FusedAttention, "read", classmethod(wrong))
+    agreement = recorded(module, *args, **kwargs).agreement
+    assert agreement.verdict == "failed"
+    assert all(check.stage == "head output" for check in agreement.checks if not check.passed)
+
+
+def test_a_batch_that_is_given_by_name_is_divided():
+    module, (x,), _ = built("written out")
+    with attnviz.record() as recording:
+        module(x=x)
+    assert recording.inputs == 3
+    for one, other in zip(recording.result(2), recorded(module, x, row=2), strict=True):
+        assert torch.equal(one.weights(), other.weights())
+
+
+@torch.library.custom_op("flash_attn::_flash_attn_forward", mutates_args=())
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    dropout_p: float,
+    softmax_scale: float,
+    causal: bool,
+    window_size_left: int,
+) -> list[torch.Tensor]:
+    """An operator with the name, arguments and layout of flash-attn's."""
+    later = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1 + k.shape[1] - q.shape[1])
+    mask = torch.where(later & causal, -torch.inf, 0.0)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    shared = {"attn_mask": mask, "scale": softmax_scale, "enable_gqa": True}
+    output = scaled_dot_product_attention(q, k, v, **shared)
+    return [output.transpose(1, 2).contiguous()]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_kernel_of_flash_attention_is_read(causal):
+    q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 5, 2, 8), torch.randn(2, 5, 2, 8)
+    result = recorded(flash_attention, q, k, v, 0.0, 0.4, causal, -1, row=1)
+    (record,) = result
+    assert result.agreement.verdict == "verified"
+    assert (record.heads, record.key_heads, record.scale) == (4, 2, 0.4)
+    assert bool(record.weights()[0, 0, -1] == 0) == causal
+    with pytest.raises(ModelError, match="packs its texts, or changes its scores"):
+        recorded(flash_attention, q, k, v, 0.0, 0.4, causal, 2)
+
+
+def test_modules_and_calls_are_chosen():
+    module, args, _ = built("encoder–decoder")
+    with attnviz.record(modules="decoder.*self_attn", calls=[1]) as recording:
+        for _ in range(3):
+            module(*args)
+    (record,) = recording.result()
+    assert (record.path, record.call) == ("decoder.layers.0.self_attn", 1)
+    with attnviz.record(modules=["encoder", "nothing"]) as recording:
+        module(*args)
+    assert [record.path for record in recording.result()] == ["encoder.layers.0.self_attn"]
+
+
+class Denoiser(nn.Module):
+    """One step of a diffusion: latents read a prompt."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn2 = attention(batch_first=True)
+
+    def forward(self, latents, prompt):
+        return latents + self.attn2(latents, prompt, prompt, need_weights=False)[0]
+
+
+def diffuse(steps, **options):
+    torch.manual_seed(0)
+    module, latents, prompt = Denoiser().eval(), torch.randn(2, 16, 16), torch.randn(2, 3, 16)
+    words = {"keys": ["a", "red", "cat"], "grid": (4, 4)}
+    with torch.no_grad(), attnviz.record(**words, **options) as recording:
+        for _ in range(steps):
+            latents = module(latents, prompt)
+    return recording
+
+
+def held(recording):
+    """Return how many bytes of tensors a recording refers to."""
+    seen, parts, size = set(), [vars(recording)], 0
+    while parts:
+        part = parts.pop()
+        if id(part) in seen or isinstance(part, type | nn.Module):
+            continue
+        seen.add(id(part))
+        size += part.nbytes if isinstance(part, torch.Tensor) else 0
+        items = part.values() if isinstance(part, dict) else part
+        parts += items if isinstance(items, list | tuple | type({}.values())) else []
+        parts += [vars(part)] if hasattr(part, "__dict__") else []
+    return size
+
+
+def test_the_mean_over_the_steps_of_a_diffusion_takes_no_more_memory_with_more_steps():
+    every, short, long = diffuse(9), diffuse(2, mean=True), diffuse(9, mean=True)
+    assert held(long) == held(short) < held(every) / 3
+    result, calls = long.result(1), every.result(1)
+    (record,) = result
+    assert result.agreement.verdict == "verified"
+    assert len(result.agreement.checks) == 9 * 3
+    assert result.notes == ("mean maps of 9 calls of a module",)
+    expected = torch.stack([call.weights(dtype=torch.float64) for call in calls]).mean(0)
+    assert torch.allclose(record.weights(), expected.float())
+    of_cat = attnviz.attention_map(result, layer=0, head=(0, 1)).weights[:, 2]
+    assert of_cat.shape == (16,)
+    assert record.query_axis.patches[5] == (1, 1)
+    with pytest.raises(InputError, match="means of several calls"):
+        attnviz.steps(result, layer=0, head=0, word="r0 c0")
+
+
+def test_a_program_stops_before_its_attentions_fill_the_memory(monkeypatch):
+    module, args, _ = built("encoder–decoder")
+    monkeypatch.setattr("attnviz.runtime.libraries.free", lambda device: 5000)
+    with pytest.raises(InputError, match=r"layers\.0\.self_attn, but 0 MB is left on cpu\. Choose"):
+        recorded(module, *args)
+    with attnviz.record(modules="nothing"):
+        module(*args)
+
+
+def test_labels_of_a_grid_and_of_words():
+    small, large, words = (torch.randn(1, 2, n, 4) for n in (4, 16, 3))
+    with attnviz.record(keys=["a", "red", "cat"], grid=(4, 4)) as recording:
+        scaled_dot_product_attention(large, words, words)
+        scaled_dot_product_attention(small, words, words)
+    first, second = recording.result()
+    assert first.key_axis.labels == ("a", "red", "cat")
+    assert first.query_axis.patches[-1] == (3, 3)
+    assert second.query_axis.labels == ("r0 c0", "r0 c1", "r1 c0", "r1 c1")
+
+
+@pytest.mark.parametrize("through", ["record", "attend"])
+def test_windows_are_one_map_with_its_patches(through):
+    torch.manual_seed(0)
+    module, pixels = Windows().eval(), torch.randn(2, 3, 16, 16)
+    result = (
+        recorded(module, pixels, row=1)
+        if through == "record"
+        else attnviz.attend(inputs=(pixels,), model=module)[1]
+    )
+    assert result.agreement.verdict == "verified"
+    (record,) = result
+    assert record.query_axis.labels[:5] == ("r1 c1", "r1 c2", "r2 c1", "r2 c2", "r1 c3")
+    windows = torch.arange(16) // 4
+    assert torch.equal(record.weights()[0] > 0, windows[:, None] == windows)
+    assert through == "attend" or result.image.shape == (16, 16, 3)
+
+
+def test_a_result_is_drawn_and_saved(tmp_path):
+    module, args, kwargs = built("nested encoder")
+    result = recorded(module, *args, row=2, **kwargs)
+    assert attnviz.head_maps(result).weights.shape == (2, 2, 7, 7)
+    result.plot()
+    result.save(tmp_path / "result.safetensors")
+    again = attnviz.load_result(tmp_path / "result.safetensors")
+    assert again.agreement.verdict == "verified"
+    assert torch.equal(again.weights(), result.weights())
+    assert result.provenance.inputs == "src (3 × 7 × 16), src_key_padding_mask (3 × 7)"
+    assert result.provenance.model == "TransformerEncoder"
+
+
+def test_threads_record_their_own(monkeypatch):
+    module, args, kwargs = built("written out")
+    ready, found = threading.Barrier(2), {}
+
+    def run(name, repeats):
+        with attnviz.record() as recording:
+            ready.wait()
+            for _ in range(repeats):
+                module(*args, **kwargs)
+            ready.wait()
+        found[name] = recording.result()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in (("one", 1), ("two", 3))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: len(result) for name, result in found.items()} == {"one": 2, "two": 6}
+    assert all(result.agreement.verdict == "verified" for result in found.values())
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
+def test_a_compiled_module_is_recorded_uncompiled():
+    module, args, _ = built("written out")
+    compiled = torch.compile(module, backend="eager")
+    assert torch.equal(compiled(*args), module(*args))
+    result = recorded(compiled, *args)
+    assert result.provenance.model == "WrittenOut"
+    assert [(record.path, record.call) for record in result] == [("", 0), ("", 1)]
+    assert attnviz.attend(inputs=args, model=compiled)[0].agreement.verdict == "verified"
+
+
+def test_a_failing_program_leaves_no_hook():
+    hooks = nn.modules.module
+    before = len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)
+    module, args, _ = built("written out")
+    wrong = nn.Sequential(module, nn.Linear(3, 3))
+    recording = attnviz.record()
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), recording:
+        wrong(*args)
+    assert (len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)) == before
+    assert len(recording.result()) == 2
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_what_cannot_be_recorded_is_said_in_one_line():
+    with attnviz.record() as recording:
+        nn.Linear(2, 2)(torch.ones(1, 2))
+        with pytest.raises(InputError, match="after the block"):
+            recording.result()
+    with pytest.raises(ModelError, match="no softmax over products q·k ran"):
+        recording.result()
+    module, args, _ = built("written out")
+    with attnviz.record() as recording:
+        module(*args)
+    with pytest.raises(InputError, match="row must be from 0 to 2, not 3"):
+        recording.result(3)
+    nested = torch.nested.nested_tensor([torch.randn(3, 16), torch.randn(5, 16)])
+    with pytest.raises(ModelError, match="nested"), attnviz.record():
+        attention(batch_first=True)(nested, nested, nested)
+    with pytest.raises(InputError, match=r"grid must be two numbers, .*, not \(4,\)"):
+        attnviz.record(grid=(4,))
+    with pytest.raises(InputError, match=r"inputs=\{'x': …\}"):
+        attnviz.attend("a text", model=module)
+
+
+class TalkingHeads(nn.Module):
+    """Weights that are mixed across heads after the softmax: they mix no values themselves."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(2, 2))
+
+    def forward(self, x):
+        q = x.unflatten(-1, (2, 8)).transpose(1, 2)
+        weights = torch.einsum("bhij,hg->bgij", (q @ q.mT).softmax(-1), self.mix)
+        return weights @ q
+
+
+def test_weights_that_are_changed_after_the_softmax_are_not_shown():
+    module, args, _ = built("written out")
+    with attnviz.record() as recording:
+        TalkingHeads()(args[0])
+        module(*args)
+    result = recording.result()
+    assert len(result) == 2
+    (note,) = (note for note in result.notes if note.startswith("not shown"))
+    assert note == "not shown: attention of TalkingHeads: its weights enter no product with values"
+
+
+@pytest.mark.parametrize(
+    "analysis",
+    [
+        lambda model: attnviz.explain("the train", model=model),
+        lambda model: attnviz.explain_generation("the train", generate=1, model=model),
+        lambda model: attnviz.shift("train", "the train left", model=model),
+        lambda model: attnviz.senses("bank", model=model),
+        lambda model: attnviz.ablate("the train left", model=model),
+        lambda model: attnviz.survey(["the train left"], model=model),
+        lambda model: attnviz.explore(["the train left"], model=model),
+        lambda model: attnviz.compare(["the train left"], models=[model, model]),
+        lambda model: attnviz.steps("the train left", model=model),
+        lambda model: attnviz.demo(model=model),
+    ],
+)
+def test_an_analysis_of_texts_says_what_it_needs(analysis):
+    model = attnviz.load(built("written out")[0])
+    assert repr(model) == "Model('WrittenOut', WrittenOut, cpu, torch.float32)"
+    with pytest.raises(InputError, match=r"WrittenOut (is another module|reads tensors)"):
+        analysis(model)
