@@ -24,6 +24,7 @@ from attnviz.figures.cells import signed_norm
 from attnviz.interactive.payload import compact_json, make_payload, shape
 from attnviz.io import PAGE_SUFFIXES, atomic, check_folder, check_output, translated
 from attnviz.models import BUNDLED
+from attnviz.models.checkpoint import locate_checkpoint
 from attnviz.pipeline.attend import Loadable, Model, OneInput, attended, load
 from attnviz.results import AgreementReport, AttentionResult, one_result
 from attnviz.results.arguments import checked_scalars
@@ -408,7 +409,8 @@ def _live_data() -> tuple[dict[str, Any], bytes]:
         rounded = [run() for run in runs]
     data: dict[str, Any] = {"model": model.name, "places": places, "part": _PART}
     data["config"] = {name: getattr(module.config, name) for name in _CONFIG}
-    data["vocabulary"] = (BUNDLED.folder / "vocab.txt").read_text("utf-8").split("\n")[:-1]
+    vocabulary = locate_checkpoint(None)[1] / "vocab.txt"
+    data["vocabulary"] = vocabulary.read_text("utf-8").split("\n")[:-1]
     data["checked"] = []
     for text, inputs, ours, theirs in zip(_CHECKED, encoded, rounded, own, strict=True):
         values = {"weights": torch.cat(ours.attentions), "output": ours[0], "exact": theirs}

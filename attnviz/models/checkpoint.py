@@ -219,7 +219,7 @@ def load_checkpoint(
         files = pretrained.find_weights(name, folder, getattr(type(config), "extra_files", ()))
         with pretrained.translate(name, "the weights"):
             sha256 = _sha256_of_files(files)
-        name = _title(name, folder, sha256)
+        name = _title(name, None if source is None else folder, sha256)
         processors, _ = _processors((model_class, config), name, folder, tokenizer, processor)
         module = pretrained.load_model(
             name, folder, config, model_class, files, torch_dtype, placement
@@ -258,10 +258,13 @@ def _with_adapter(
     return Checkpoint(name, module, processors, sha256, _versions(module), notes=notes)
 
 
-def _title(name: str, folder: Path, sha256: str) -> str:
-    """Return how figures name a model: one with a short name has a title, and known weights."""
+def _title(name: str, folder: Path | None, sha256: str) -> str:
+    """Return how figures name a model: one with a short name has a title, and known weights.
+
+    folder : in which it is; None for the default model, which may come from the hub.
+    """
     model = BUNDLED if name == BUNDLED.name else NAMED.get(name)
-    if model is None or model.folder != folder:
+    if model is None or folder not in (None, model.folder):
         return name
     if sha256 != model.sha256:
         raise ModelError(
@@ -525,7 +528,7 @@ def locate_checkpoint(
 ) -> tuple[str, Path]:
     """Return name and folder of a checkpoint; `patterns` are the files to fetch from the hub."""
     if source is None:
-        return _expect_here(BUNDLED)
+        return _expect_here(BUNDLED, patterns)
     if not isinstance(source, str | os.PathLike):
         raise InputError(
             f"{type(source).__name__} is not a checkpoint: give a folder, a hub name, or a model "
@@ -543,13 +546,21 @@ def locate_checkpoint(
         raise ModelError(f"{text!r} is a file{_of_a_file(Path(path))}")
     if not isinstance(source, str) or text.startswith((".", "/", "~")) or text.count(os.sep) > 1:
         raise ModelError(f"There is no folder {text!r}: check the path.")
-    return _expect_here(NAMED[text]) if text in NAMED else (text, _fetch(text, patterns))
+    if text in NAMED:
+        return _expect_here(NAMED[text], patterns)
+    return text, _fetch(text, patterns)
 
 
-def _expect_here(model: NamedModel) -> tuple[str, Path]:
-    if not model.is_here:
-        raise ModelError(f"{model.name} is not on this machine. {model.remedy}")
-    return model.name, model.folder
+def _expect_here(model: NamedModel, patterns: tuple[str, ...]) -> tuple[str, Path]:
+    """Return name and folder of a named model; that of a package is on the hub, too."""
+    if model.is_here:
+        return model.name, model.folder
+    where = "on this machine"
+    if model.package:
+        with suppress(ModelError):
+            return model.name, _fetch(model.repository, patterns)
+        where += f", and {model.repository} is not reachable on the hub"
+    raise ModelError(f"{model.name} is not {where}. {model.remedy}")
 
 
 def _of_a_file(file: Path) -> str:

@@ -378,13 +378,16 @@ class _Run:
             return self.pooled(known)
         module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
         layers, heads = _head_counts(checkpoint)
-        count = len(options.layers or range(layers)) * len(options.heads or range(heads))
+        of_end = {number - layers: number for number in range(layers)}  # -1 is the last
+        chosen, exact = (
+            numbers and tuple(of_end.get(number, number) for number in numbers)
+            for numbers in (options.layers, options.exact)
+        )
+        count = len(chosen or range(layers)) * len(options.heads or range(heads))
         cells = options.cells or min(_MOST_CELLS, max(1, isqrt(_CELL_BUDGET // count)))
         marked = content_positions(axis).to(device)
-        exact = (options.layers if options.exact is None else options.exact) or ()
-        reduction = ReductionOptions(
-            options.layers, options.heads, cells, options.top, marked, exact
-        )
+        exact = (chosen if exact is None else exact) or ()
+        reduction = ReductionOptions(chosen, options.heads, cells, options.top, marked, exact)
         rows = sampled_rows(len(axis), heads)
         proofs: list[agreement.Proof] = []
         attentions: list[StreamedAttention] = []

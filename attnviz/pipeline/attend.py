@@ -280,7 +280,7 @@ def attend(
         text whose maps would hold more than 160 million weights, and where `cells` or `top` are
         given.
     layers : int, sequence of int or None
-        The layers to store; by default all. The verdict is of all.
+        The layers to store; -1 is the last; by default all. The verdict is of all.
     heads : int, sequence of int or None
         The heads of a streamed text to store; by default all. Whole maps and linear attention have
         all heads of a layer.

@@ -490,9 +490,8 @@ class AttentionResult(base.Savable):
 
     def at(self, layers: Sequence[int]) -> AttentionResult:
         """Return the same result with some layers; InputError where one does not exist."""
-        for layer in layers:
-            self.layer(layer)
-        return self._part(lambda attention: attention.layer in layers)
+        numbers = {self.layer(layer).layer for layer in layers}
+        return self._part(lambda attention: attention.layer in numbers)
 
     def without_linear(self, what: str) -> AttentionResult:
         """Return the same result with the records of softmax attention only.
@@ -536,7 +535,7 @@ class AttentionResult(base.Savable):
         raise InputError(_TOO_LONG.format(len(attention.query_axis)))
 
     def layer(self, layer: int) -> AttentionRecord | StreamedAttention:
-        """Return the record of a layer, or its summary where the text is long.
+        """Return the record of a layer, or its summary where the text is long; -1 is the last.
 
         Raises
         ------
@@ -544,18 +543,20 @@ class AttentionResult(base.Savable):
             There is no such layer.
         """
         attentions, layer = self.stack().attentions, whole_number(layer, "a layer")
+        stack = attentions[0].stack
+        checked = {check.layer for check in self.agreement.checks if check.stack == stack}
+        numbers = sorted(checked.union(self.layers))
+        if -len(numbers) <= layer < 0:
+            layer = numbers[layer]
         for attention in attentions:
             if attention.layer == layer:
                 return attention
-        stack = attentions[0].stack
-        checked = {check.layer for check in self.agreement.checks if check.stack == stack}
         if layer in checked:
             layers = ", ".join(map(str, self.layers))
             raise InputError(
                 f"layer {layer} was not kept, only {layers}. "
                 f"Ask for it: attend(text, layers=[{layer}])."
             )
-        numbers = sorted(checked.union(self.layers))
         last = len(numbers) - 1
         listed = f"0–{last}" if numbers == [*range(last + 1)] else ", ".join(map(str, numbers))
         raise InputError(
@@ -583,7 +584,7 @@ class AttentionResult(base.Savable):
         Parameters
         ----------
         layer : int or None
-            One layer; by default all.
+            One layer, -1 for the last; by default all.
         head : int or None
             One head; by default all.
 

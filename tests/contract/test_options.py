@@ -350,7 +350,7 @@ BAD = {
     "file": [name for name in NO_FILE if name != "fifo.npz"],  # which may be a pipe
     "output": NO_PLACE, **dict.fromkeys(("live", "out"), ("", "no\0name", "old.json")),
     "generate": ("0", "-1", "1.5", "two", "1000000000"),
-    **dict.fromkeys(("layer", "head"), ("-1", "99", "1.5", "one")),
+    "layer": ("-7", "99", "1.5", "one"), "head": ("-1", "99", "1.5", "one"),
     "cells": ("0", "-1", "1.5"), "top": ("-1", "1.5"), "sampling_rate": ("0", "-1", "low"),
     "seed": ("-1", "1.5"), "width": ("0", "-3", "nan", "wide"), "size": ("0", "-3", "nan"),
     **dict.fromkeys(

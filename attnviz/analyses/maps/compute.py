@@ -18,7 +18,7 @@ from attnviz.analyses.maps.result import (
     HeadRanking,
     HeadScore,
 )
-from attnviz.errors import InputError, whole_number, whole_numbers
+from attnviz.errors import InputError, whole_numbers
 from attnviz.heads import resting_heads
 from attnviz.results import (
     AttentionRecord,
@@ -73,7 +73,7 @@ def attention_map(
     result : AttentionResult
         From `attend`.
     layer : int or sequence of int
-        The layer, counted from 0, or several layers to average.
+        The layer, counted from 0 (-1 is the last), or several layers to average.
     head : int or sequence of int
         The head, counted from 0, or several heads to average.
     words : bool, default True
@@ -108,6 +108,7 @@ def attention_map(
     tensor([1., 1., 1., 1., 1.])
     """
     layers, heads = whole_numbers(layer, "layer"), whole_numbers(head, "head")
+    layers = tuple(dict.fromkeys(result.layer(one).layer for one in layers))
     for one in layers:
         for number in heads:
             result.check_head(one, number)
@@ -172,7 +173,7 @@ def head_maps(
     result : AttentionResult
         From `attend`.
     layer : int, optional
-        The layer, counted from 0. By default all layers.
+        The layer, counted from 0; -1 is the last. By default all layers.
     words : bool, default True
         Merge word pieces into words.
     special : {"keep", "hide", "remove"}
@@ -613,10 +614,9 @@ def choose_head(
     heads = () if head is None else whole_numbers(head, "head")
     for number in heads:
         result.check_head(result.layers[0] if layer is None else layer, number)
-    if layer is not None and head is not None:
-        return whole_number(layer, "a layer"), heads, ()
-    if layer is not None:
-        result.layer(layer)  # raises if there is none
+    layer = None if layer is None else result.layer(layer).layer
+    if layer is not None and heads:
+        return layer, heads, ()
     ranking = ranking or rank_heads(result)
     scores = [
         s for s in ranking.scores if layer in (None, s.layer) and (not heads or s.head in heads)

@@ -109,7 +109,7 @@ def heatmap(
     result : AttentionResult or AttentionMap
         From `attend` or `attention_map`.
     layer : int or sequence of int, optional
-        The layer, counted from 0; several are averaged.
+        The layer, counted from 0 (-1 is the last); several are averaged.
     head : int or sequence of int, optional
         The head, counted from 0; several are averaged, and by default all of several layers.
         Otherwise, if the layer or the head is left out, the head is chosen in which content words
@@ -1096,7 +1096,7 @@ def heads(
     result : AttentionResult or HeadMaps
         From `attend` or `head_maps`.
     layer : int, optional
-        Draw only the heads of this layer, larger.
+        Draw only the heads of this layer (-1 is the last), larger.
     words, special
         As in `attnviz.head_maps`.
 

@@ -401,8 +401,9 @@ class HeadRanking(Printed):
         return self.scores[0]
 
     def of_layer(self, layer: int) -> Self:
-        """Return the ranking of the heads of one layer."""
-        layer = whole_number(layer, "a layer")
+        """Return the ranking of the heads of one layer; -1 is the last."""
+        numbers, layer = sorted({s.layer for s in self.scores}), whole_number(layer, "a layer")
+        layer = numbers[layer] if -len(numbers) <= layer < 0 else layer
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

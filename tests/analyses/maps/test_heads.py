@@ -243,3 +243,14 @@ def test_a_causal_map_starts_with_a_sink_unless_a_special_token_is_there(labels,
     assert attention_map(result, layer=0, head=0, special="remove").starts_with_sink == sink
     assert not attention_map(result, layer=0, head=0, columns=slice(1, 3)).starts_with_sink
     assert not head_maps(result_of(replace(record, mask=None))).starts_with_sink
+
+
+@pytest.mark.parametrize("mode", ["full", "streamed"])
+def test_layer_minus_1_is_the_last(mode):
+    result = attnviz.attend("the train left the station", mode=mode, layers=[-1, 0])
+    assert result.layers == (0, 5)
+    assert attnviz.attention_map(result, layer=[-1, 5], head=3).layers == (5,)
+    assert attnviz.head_maps(result, layer=-1).layers == (5,)
+    assert attnviz.rank_heads(result).of_layer(-1).best.layer == 5
+    with pytest.raises(attnviz.InputError, match="layer -7 is out of range"):
+        attnviz.attention_map(result, layer=-7, head=0)
