@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ import torch
 import typer
 from modules.cases import CASES, Case
 from modules.hook import MapsByHand
+from modules.pipeline import check as check_pipeline
 from modules.planted import planted
 from rich.console import Console
 from rich.table import Table
@@ -61,6 +63,8 @@ def main(
         f"{len(done)} of {len(rows)} models of {len({row['library'] for row in done})} libraries, "
         f"{sum(row['calls'] for row in done)} calls; {caught} of {faults} planted faults are caught"
     )
+    if find_spec("diffusers") and (not names or "diffusers" in names):
+        console.print(check_pipeline())
     raise typer.Exit(len(done) < len(rows))
 
 
