@@ -207,7 +207,7 @@ def _check_sentences(values: dict[str, Any]) -> None:
 
 
 Command("senses", "senses.png", arguments="word", first=_check_sentences)()
-Command("shift", "shift.png", draws="details", doing="splitting the shift")()
+Command("shift", "shift.png", doing="splitting the shift")()
 Command("explain", "explain.png", doing="explaining the prediction")()
 Command("ablate", "ablation.png", doing="ablating heads")()
 

@@ -281,12 +281,9 @@ class CellImage(AxesImage):
         return pixels, left / magnification, bottom / magnification, Affine2D()
 
 
-def draw_values(
-    ax: Axes, values: Tensor, *, largest: float | None = None, lines: bool = False
-) -> QuadMesh:
-    """Draw signed numbers. Colors end at ± `largest`, by default the largest absolute number."""
-    end = largest or range_of(values)
-    return draw_cells(ax, values, theme().values, Normalize(-end, end), lines=lines)
+def draw_values(ax: Axes, values: Tensor, largest: float) -> None:
+    """Draw signed numbers in colors that end at ± `largest`."""
+    draw_cells(ax, values, theme().values, Normalize(-largest, largest), lines=False)
 
 
 def range_of(values: Tensor, share: float = 1.0) -> float:

@@ -219,7 +219,6 @@ class Command:
     doing: str = "computing"  # what the progress bar shows
     arguments: str | None = None  # typed without a name; by default the positional ones
     without: str = ""  # parameters that are no options
-    draws: str = ""  # parameters of the drawing function that are options
     defaults: Mapping[str, Any] = field(default_factory=dict)  # other than those of the function
     first: Callable[[dict[str, Any]], object] | None = None  # a check before torch is loaded
     loads: bool = False  # loads models though the function takes no `model`
@@ -233,7 +232,7 @@ class Command:
             group: [self._declare(parameter, group) for parameter in parameters.values()]
             for group, parameters in self.groups.items()
         }
-        own_first = [*declared["own"], *declared["draws"], *declared["inputs"]]
+        own_first = [*declared["own"], *declared["inputs"]]
         listed = sorted([*own_first, *self._further(), *declared["loads"]], key=_panel)
         options = {each.name: each for each in reversed(listed)}  # the first of a name
         order = (*(self.arguments or "").split(), *(each.name for each in listed))
@@ -282,9 +281,7 @@ class Command:
         if self.loads or self.subject or "model" in self.parameters:
             first, *others = read_function("load").parameters.values()
             loads = {each.name: each for each in (replace(first, name="model"), *others)}
-        drawing = read_function(f"plot.{self.function}").parameters if self.draws else {}
-        draws = {name: drawing[name] for name in self.draws.split()}
-        groups = {"own": own, "inputs": inputs, "loads": loads, "draws": draws}
+        groups = {"own": own, "inputs": inputs, "loads": loads}
         without = self.without.split()
         return {
             group: {name: each for name, each in parameters.items() if name not in without}
@@ -388,7 +385,7 @@ class Call:
         fixed = _of(command.without.split(), command.defaults)
         own, self.inputs = _of(groups["own"], given), fixed | _of(groups["inputs"], given)
         self.loads = _of(groups["loads"], given)
-        self.look = _of((*groups["draws"], "width", "caption"), given)
+        self.look = _of(("width", "caption"), given)
         # What a function loads the model with, once it has checked its other arguments.
         self.loader: Any = partial(getattr, self, "model")
         self.json, self.force = given.get("json", False), given.get("force", False)

@@ -39,7 +39,7 @@ KINDS = {
     "folder": {"out"},
     "flag": {
         "matrix", "words", "cbar", "truncate", "skip_bad", "resume", "force", "verify_causally",
-        "measure", "raw", "keep_sink", "details", "sample", "mean",
+        "measure", "raw", "keep_sink", "sample", "mean",
     },
     "size": {"width", "size"},
     "words": {

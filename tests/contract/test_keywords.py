@@ -44,8 +44,6 @@ WITHIN = [
 ]
 
 
-# The options of commands that draw, with which `test_options.py` draws the same figures
-DRAWN = {*FIGURES, "details"}
 # What `plot.steps` selects like `steps` and `plot.attention_vector`, in a figure that takes long
 SELECTED = {"head", "word"}
 COMMANDS = ("ablate", "check", "compare", "example", "explain", "heads", "heatmap", "senses",
@@ -61,7 +59,8 @@ def of_functions():
     for name, call in CALLS.items():
         for keyword in call.values:
             called = (name, keyword) in typed and keyword not in WRITING
-            rests = name.removeprefix("plot.") in COMMANDS and keyword in DRAWN
+            # `test_options.py` draws the same figures with the options of commands
+            rests = name.removeprefix("plot.") in COMMANDS and keyword in FIGURES
             rests = rests or called or (name == "plot.steps" and keyword in SELECTED)
             yield pytest.param(name, keyword, marks=pytest.mark.long if rests else [])
 
@@ -72,7 +71,7 @@ def within():
         call = CALLS[name]
         others = [other for other, base in call.contexts.items() if keyword not in base]
         chosen = others[[*call.values].index(keyword) % len(others)]
-        rests = context != chosen or (keyword in DRAWN and len(others) == 1)
+        rests = context != chosen or (keyword in FIGURES and len(others) == 1)
         rests = rests or name == "plot.steps"  # tests/figures/test_steps.py
         marks = pytest.mark.long if rests and name.startswith("plot.") else []
         yield pytest.param(name, keyword, context, marks=marks)

@@ -71,7 +71,7 @@ VALUES = {
     ("explore", "output"): "new.html", ("view", "output"): "new.html", ("view", "live"): "new",
     ("verify", "output"): "new.safetensors", ("view", "head"): "3", ("view", "layer"): "0",
 }  # fmt: skip
-DRAWN = ("width", "caption", "details")  # the figure that most commands draw without --output
+DRAWN = ("width", "caption")  # the figure that most commands draw without --output
 # More words, with which an option applies.
 WITH = {
     "generate": "-m gpt", "target": "-m bart", "image": "-m vit", "audio": "-m ear",

@@ -18,9 +18,7 @@ DRAWN = {
     "attention_vector": lambda result: plot.attention_vector(
         attnviz.steps(result, layer=1, head=3)
     ),
-    "shift": lambda _: plot.shift(
-        attnviz.load_result(SAVED / "shift-causally.safetensors"), details=True
-    ),
+    "shift": lambda _: plot.shift(attnviz.load_result(SAVED / "shift-causally.safetensors")),
     "text": lambda result: plot.text(attnviz.attention_map(result, layer=1, head=3)),
     "example": lambda _: plot.example("phones"),
     "axes of the user": lambda result: (

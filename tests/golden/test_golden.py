@@ -333,7 +333,7 @@ FIGURES = {
         shift_of_bank(model, "The bank was full of {mud|cash}.")
     ),
     "shift-of-saved": lambda: attnviz.plot.shift(saved("shift")),
-    "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally"), details=True),
+    "shift-causally": lambda: attnviz.plot.shift(saved("shift-causally")),
     "explain": lambda: attnviz.plot.explain(saved("explain")),
     "explain-masked": lambda: attnviz.plot.explain(saved("explain-masked"), width=89),
     "text": lambda train: attnviz.plot.text(attnviz.attention_map(train, layer=0, head=4)),

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.figures import figure, layout, style
+from attnviz.figures import figure, style
 from attnviz.figures.arcs import Word, draw_words, find_blanks
-from attnviz.figures.cells import draw_values
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page, spread
 from attnviz.figures.style import FULL_WIDTH, MM, SMALL_SIZE, TEXT_SIZE, WIDE, power, theme
-from attnviz.results.text import counted, fraction, literal, raised, signed, source_and_notes
+from attnviz.results.text import counted, fraction, literal, raised, source_and_notes
 
-_UNIT = "units of the hidden state"
 # Inches.
-_GAP = 0.22  # between panels
 _DOTTED = 12  # states at most that have a dot
 _STRONG = 0.04, 0.07  # of the way, and of the gap: words of the text in color, or more
 _DOTS, _DASHES = (0, (1, 1.3)), (0, (2, 1.6))
@@ -43,7 +38,6 @@ def shift(
     result: ShiftResult,
     *,
     width: float = FULL_WIDTH,
-    details: bool = False,
     caption: CaptionLength = "short",
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
@@ -52,12 +46,6 @@ def shift(
     One path is that of the word in the text, the other that in the reference. The gap between their
     ends is a stack of bricks, one for each word, as tall as what it adds; a second stack leads
     back. The thin bar beside the numbers of a word is what masking it takes.
-
-    Parameters
-    ----------
-    details : bool, default False
-        Draw instead the contributions by layer and by head, the residual stream, and the effect of
-        each intervention.
 
     Examples
     --------
@@ -70,43 +58,20 @@ def shift(
     with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, " ".join(result.details), page.room)
-        if details:
-            end = _draw_details(page, result, top + 0.12)
-        else:
-            end = _Picture(page, result, _write_text(page, result, top + 0.06) + 0.02).draw()
-        parts = _caption_parts(result, details=details)
+        end = _Picture(page, result, _write_text(page, result, top + 0.06) + 0.02).draw()
+        parts = _caption_parts(result)
         return page.finish(end + style.CAPTION_GAP, parts, result.checked_agreement)
 
 
-def _caption_parts(result: ShiftResult, *, details: bool) -> list[str]:
+def _caption_parts(result: ShiftResult) -> list[str]:
     first, *notes = source_and_notes(result.provenance, result.notes)
-    split, stream = result.decomposition, result.residual_stream
-    against = f"compared with {result.reference}"
-    if not details:
-        kind = "contributions over all paths" if result.is_all_paths else "direct contributions"
-        error = power(split.credit_error if result.is_all_paths else split.error)
-        if result.without == "alone":
-            against = f"alone: {result.reference.removeprefix('the same text, where ')}"
-        unit = f"shares of the way, which is {result.way:.2f} {_UNIT}"
-        return [first, against, *notes, f"bricks: {kind}, {unit} (completeness error {error})"]
-    parts = [
-        first,
-        against,
-        "by layer and by head: direct contributions to the word itself, because the values of "
-        "others differ (value) or because it attends to them more or less (routing); completeness "
-        f"error {power(split.error)}",
-        f"residual stream: from the static vector to the end, {stream.total:.2f} (completeness "
-        f"error {power(stream.error)}); own is the static vector after the norms, minus itself",
-    ]
-    if result.head_effects:
-        parts.append(
-            "dots: one head each, patched with its output in the other run, in both directions. "
-            "Direct effect: only at the word, all other attention fixed, so that it agrees with "
-            "the contribution nearly by construction"
-        )
-    if result.total_effect is not None:
-        parts.append("total effect: at all positions, with everything after it recomputed")
-    return [*parts, *notes]
+    split, against = result.decomposition, f"compared with {result.reference}"
+    kind = "contributions over all paths" if result.is_all_paths else "direct contributions"
+    error = power(split.credit_error if result.is_all_paths else split.error)
+    if result.without == "alone":
+        against = f"alone: {result.reference.removeprefix('the same text, where ')}"
+    unit = f"shares of the way, which is {result.way:.2f} units of the hidden state"
+    return [first, against, *notes, f"bricks: {kind}, {unit} (completeness error {error})"]
 
 
 def _write_text(page: Page, result: ShiftResult, top: float) -> float:
@@ -401,95 +366,3 @@ def _range(result: ShiftResult) -> tuple[float, float]:
     places = [place for place in known if place == place]
     rim = 0.03 * (max(places) - min(places))
     return min(*places, min(result.reached) - 2 * rim) - rim, max(places) + rim
-
-
-def _draw_details(page: Page, result: ShiftResult, top: float) -> float:
-    # The title, what is drawn, and the inches for the labels on its left.
-    panels: list[tuple[str, Callable[[Axes, ShiftResult], QuadMesh | None], float]] = [
-        ("Each head adds", _draw_by_head, 0.3),
-        ("Each layer adds", _draw_value_and_routing, 0.3),
-        ("Sum of all parts", _draw_residual_stream, 0.55),
-    ]
-    for name in result.head_effects:
-        panels.append((name.capitalize(), partial(_draw_effect, name=name), 0.5))
-    columns, tall = (2 if page.room > 2.6 else 1), 0.85
-    if page.room > WIDE:
-        columns, tall = (3 if len(panels) > 4 else len(panels)), 1.25
-    room = (page.room - _GAP * (columns - 1)) / columns
-    for number, (title, draw, labels) in enumerate(panels):
-        if number and number % columns == 0:
-            top += tall + 0.2 + style.AXIS_ROOM + 0.2
-        left = page.left + (number % columns) * (room + _GAP) + labels
-        across = room - labels - (style.BAR_ROOM if draw is _draw_by_head else 0.1)
-        below = page.subtitle(left, top, title, room - labels) + 0.04
-        ax = page.axes(left, below, across, tall)
-        mesh = draw(ax, result)
-        ax.tick_params(labelsize=SMALL_SIZE)
-        if draw is _draw_residual_stream and across < 1.2:
-            ax.locator_params(axis="x", nbins=3)
-        unit = page.ruler.longest([_UNIT, "units"], across, TEXT_SIZE)
-        ax.set_xlabel(ax.get_xlabel() or unit, color=theme().muted)
-        ax.yaxis.label.set_color(theme().muted)
-        if mesh is not None:
-            beside = left + across + style.BAR_GAP
-            layout.color_bar(mesh, page.bar(beside, below, tall), "contribution")
-        if draw is _draw_value_and_routing:
-            colors = theme().cycle[3], theme().cycle[5]
-            named = zip("■■", colors, ("value", "routing"), strict=True)
-            page.legend(left, below + tall + style.AXIS_ROOM, page.right, named)
-    return top + 0.2 + tall + style.AXIS_ROOM + 0.15
-
-
-def _draw_by_head(ax: Axes, result: ShiftResult) -> QuadMesh:
-    table = result.decomposition.table.sum(-1)
-    mesh = draw_values(ax, table, lines=True)
-    layers, heads = (np.arange(0, count, max(1, count // 6)) for count in table.shape)
-    ax.set_yticks(layers + 0.5, [str(layer) for layer in layers])
-    ax.set_xticks(heads + 0.5, [str(head) for head in heads])
-    ax.set(xlabel="head", ylabel="layer")
-    ax.tick_params(length=0)
-    return mesh
-
-
-def _draw_value_and_routing(ax: Axes, result: ShiftResult) -> None:
-    split = result.decomposition
-    rows = np.arange(len(split.value))
-    ax.barh(rows + 0.3, split.value.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[3])
-    ax.barh(rows + 0.7, split.routing.sum((1, 2)).tolist(), height=0.36, color=theme().cycle[5])
-    _style_rows(ax, [str(layer) for layer in rows])
-    ax.set_ylabel("layer")
-
-
-def _draw_residual_stream(ax: Axes, result: ShiftResult) -> None:
-    stream = result.residual_stream
-    added = {"attention": stream.attention.sum().item(), "MLPs": stream.mlp.sum().item()}
-    parts = added | {"biases": stream.bias, "own": stream.own}
-    lengths, middles = [*parts.values()], np.arange(len(parts)) + 0.5
-    colors = [theme().sides[length <= 0] for length in lengths]
-    ax.barh(middles, lengths, 0.62, np.cumsum([0.0, *lengths[:-1]]), color=colors)
-    ax.axvline(stream.total, color=theme().muted, linewidth=0.5, linestyle=(0, (2, 2)))
-    _style_rows(ax, list(parts))
-
-
-def _draw_effect(ax: Axes, result: ShiftResult, name: str) -> None:
-    split = result.decomposition.table.sum(-1).flatten().tolist()
-    effects = result.head_effects[name].flatten().tolist()
-    ax.axline((0, 0), slope=1, color=theme().muted, linewidth=0.5, zorder=0)
-    ax.plot(split, effects, "o", color=theme().cycle[0], mec=theme().ground, ms=2.8, mew=0.3)
-    ax.set(xlabel="its contribution", ylabel="patching one head")
-    if name in (ranks := result.head_rank_correlations):
-        ax.annotate(
-            f"ρ {signed(ranks[name])}", (0, 1), (3, -1), "axes fraction", "offset points",
-            va="top", color=theme().muted, fontsize=SMALL_SIZE,
-        )  # fmt: skip
-
-
-def _style_rows(ax: Axes, names: Sequence[str]) -> None:
-    ax.axvline(0, color=theme().muted, linewidth=0.5)
-    ax.set_ylim(len(names), 0)
-    ax.set_yticks(np.arange(len(names)) + 0.5, names)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    ax.locator_params(axis="x", nbins=4)
-    ax.use_sticky_edges = False
-    ax.margins(x=0.05)

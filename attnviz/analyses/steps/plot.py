@@ -388,16 +388,16 @@ def _draw_vector(page: Page, result: StepsResult, top: float, claimed: float | N
     say = partial(_signed_number, cells.range_of(weights)) if result.signed else cells.decimals
     for y, w, look in zip(middles, weights.tolist(), looks, strict=True):
         ax.text(max(w, 0.0), y, f" {say(w)}", va="center_baseline", size=SMALL_SIZE, **look)
-    cells.draw_values(page.axes(at_values, top, strips, high), values, largest=shown)
+    cells.draw_values(page.axes(at_values, top, strips, high), values, shown)
     range_bar(page.bar(right - style.BAR_ROOM + style.BAR_GAP, top, min(high, 0.9)))
-    cells.draw_values(ax := page.axes(at_products, top, strips, high), products, largest=largest)
+    cells.draw_values(ax := page.axes(at_products, top, strips, high), products, largest)
     for row, (share, look) in enumerate(zip(shares.tolist(), looks, strict=True)):
         if look is bold:
             cells.frame(ax, (0, row), (products.shape[1], 1))
         y, percent = top + (row + 0.5) * _VECTOR_ROW, with_minus(f"{round(100 * share)}%")
         page.write(at_shares, y, [percent], va="center_baseline", **look)
     top += high + 0.06
-    cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest=largest)
+    cells.draw_values(page.axes(at_products, top, strips, _VECTOR_ROW), total, largest)
     formula = [as_math("a = Σ_j α_j v_j")]
     middle = top + _VECTOR_ROW / 2
     page.write(at_products - 0.06, middle, formula, align="right", va="center_baseline", math=True)

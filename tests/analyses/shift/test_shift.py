@@ -423,11 +423,10 @@ def several(tokenizer, shift, small, verified, apple):
 
 
 def test_nothing_overlaps_and_a_column_is_no_taller_than_a_page(several):
-    """Those with long words and texts in a narrow column, the others with their details."""
+    """Those with long words and texts in a narrow column."""
     for name, result in several.items():
-        details = name in ("verified", "apple", "pair", "unmeasured")
-        width = 89 if details else 40
-        figure = attnviz.plot.shift(result, width=width, details=details)
+        width = 89 if name in ("verified", "apple", "pair", "unmeasured") else 40
+        figure = attnviz.plot.shift(result, width=width)
         check_layout(figure)
         plt.close(figure)
         assert width < 89 or figure.get_size_inches()[1] * 25.4 <= 247, name

@@ -65,9 +65,9 @@ def in_terminal(name, patterns, facts, result):
     return Case(f"{name} in a terminal", facts, [*patterns, *COMMON], (*texts,))
 
 
-def described(name, patterns, facts, result, **options):
+def described(name, patterns, facts, result):
     """Return the whole caption of a figure, which its file holds as a description."""
-    figure = result.plot(**options)
+    figure = result.plot()
     figure = getattr(figure, "figure", figure)
     return Case(f"caption of {name}", facts, [*patterns, *COMMON], (figure.get_label(),))
 
@@ -158,8 +158,6 @@ def shift():
     yield of_command("shift-mask", SHIFT, facts_of_json("shift", printed("shift-mask")))
     yield from of_saved("shift", SHIFT, ["shift-of-saved"])
     yield from of_saved("shift-causally", SHIFT, ["shift-causally"])
-    result = saved("shift-causally")
-    yield described("shift-causally, details", SHIFT, facts_of(result), result, details=True)
     for text, figures in (
         ("We sat on the bank of the river.", ("shift", "shift-column")),
         ("The bank was full of {mud|cash}.", ("shift-pair",)),

@@ -95,8 +95,7 @@ LABELS = {
     "head", "layer", "key (attended to)", "query (attending)", "attention weight", "weight",
     "special tokens", "image, as the model reads it", "weight ÷ even (framed: most)",
     "weight ÷ even weight", "of the range", "share", "right", "entering layer", "95% of shuffles",
-    "contribution", "its contribution", "patching one head", "units of the hidden state",
-    "main other direction →", "none", "■", "□", "value", "routing", "printed",
+    "main other direction →", "none", "■", "□", "printed",
     "static", "output", "guess", "own side", "nearer to", "its own ↑", "another ↓", "undecided",
     "from here on", "here", "other words alone",
 }  # fmt: skip

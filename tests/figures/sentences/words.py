@@ -657,58 +657,12 @@ SHIFT.words(
 )
 
 
-@SHIFT.sentence(
-    "By layer and by head: direct contributions to the word itself, because the values of others "
-    "differ (value) or because it attends to them more or less (routing); completeness error "
-    "<error>."
-)
-def shift_layers(facts, said):
-    moved = moved_by(facts)
-    return {"error": abs(moved.table.sum() + moved.start - moved.total) / moved.length}
-
-
 def stream_parts(facts):
     stream = facts.residual_stream
     return [stream.attention.sum(), stream.mlp.sum(), stream.bias, stream.own]
 
 
-@SHIFT.sentence(
-    "Residual stream: from the static vector to the end, <total> (completeness error <error>); own "
-    "is the static vector after the norms, minus itself."
-)
-def shift_stream(facts, said):
-    stream = facts.residual_stream
-    off = abs(sum(stream_parts(facts)) - stream.total)
-    # The error is a share of a length that the record has not: it is no more than this one.
-    return {"total": stream.total, "error": OneOf([off / abs(stream.total), *small(said["error"])])}
-
-
-def small(said):
-    """Return a rounding error as it is said, if it is one: below 10⁻⁵."""
-    value, _ = read_number(said)
-    return [value] if value < 1e-5 else []
-
-
-@SHIFT.sentence(
-    "Dots: one head each, patched with its output in the other run, in both directions. Direct "
-    "effect: only at the word, all other attention fixed, so that it agrees with the contribution "
-    "nearly by construction."
-)
-def shift_patched(facts, said):
-    assert facts.direct_effect is not None
-    return {}
-
-
-@SHIFT.sentence("Total effect: at all positions, with everything after it recomputed.")
-def shift_patched_everywhere(facts, said):
-    assert facts.total_effect is not None
-    return {}
-
-
-SHIFT.words("Each head adds", "Each layer adds", "Sum of all parts")
 SHIFT.words(
-    "Direct effect",
-    "Total effect",
     "static",
     "output",
     "in the text",
@@ -718,6 +672,7 @@ SHIFT.words(
     "adds",
     "masked",
     "gap",
+    "itself",
 )
 
 
@@ -748,13 +703,6 @@ def shift_other_words(facts, said):
     assert not any(facts.word in text.split() for text in texts)
     others = [word for text in texts for word in text.split() if word not in facts.words]
     return {"word": facts.word, "region": OneOf(facts.regions), "others": ", ".join(others)}
-
-
-@SHIFT.sentence("ρ <rho>")
-def shift_rho(facts, said):
-    by_head = moved_by(facts).table.sum(-1).ravel()
-    effects = [one for one in (facts.direct_effect, facts.total_effect) if one is not None]
-    return {"rho": OneOf([spearman(by_head, one.ravel()) for one in effects])}
 
 
 @SHIFT.sentence(
