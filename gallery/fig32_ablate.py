@@ -1,11 +1,10 @@
 """Without head {first} of SmolLM2, “Paris” loses {most:.1f} of its lead over “London”
 
-The output of each head was set to its mean over the text (“attnviz explain --heads” sets it to
-zero), everything after it was recomputed, and the logits of “Paris” and “London” were compared
-again: {count} runs on “{text}”. Without head {first} “Paris” loses {most:.1f} of its lead, without
-head {second} {less:.1f}. A small effect does not say that a head does nothing: heads can stand in
-for each other. The gradient estimates all effects from one run, without a guarantee: of head
-{first} it expects only {expected:.1f}.
+The output of each head was set to its mean over the text, everything after it was recomputed,
+and the logits of “Paris” and “London” were compared again: {count} runs on “{text}”. Without head
+{first} “Paris” loses {most:.1f} of its lead, without head {second} {less:.1f}. A small effect does
+not say that a head does nothing: heads can stand in for each other. The gradient estimates all
+effects from one run, without a guarantee: of head {first} it expects only {expected:.1f}.
 """
 
 import attnviz

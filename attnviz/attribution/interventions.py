@@ -15,7 +15,6 @@ from attnviz.attribution import tracing
 from attnviz.attribution.prediction import NextTokens
 from attnviz.attribution.target import (
     Readout,
-    Score,
     Target,
     base_of,
     has_two_vocabularies,
@@ -26,7 +25,6 @@ from attnviz.attribution.tracing import Elementwise, StoredRun
 from attnviz.errors import InputError, ModelError
 from attnviz.inputs.text import tokenizer_of
 from attnviz.pipeline.attend import Model
-from attnviz.results.base import Rules, Savable
 from attnviz.runtime import part, track
 
 Head: TypeAlias = tuple[int, int]  # layer, head
@@ -206,52 +204,6 @@ def token_of(model: Model, word: str) -> int:
 
 
 # --- heads
-
-
-@dataclass(frozen=True, eq=False)
-class HeadEffects(Savable):
-    """What the score loses without each head: score - score after the ablation, (L, H) each."""
-
-    estimate: Tensor  # to first order, from one gradient
-    exact: Tensor  # from a run without the head; NaN where it was not ablated
-
-    def _rules(self) -> Rules:
-        is_table = self.estimate.dim() == 2 and self.estimate.numel() > 0
-        yield "two tables of layers and heads", is_table and self.estimate.shape == self.exact.shape
-
-    @property
-    def is_exact(self) -> Tensor:
-        """Which heads were ablated exactly, (L, H)."""
-        return ~self.exact.isnan()
-
-    @property
-    def best(self) -> Tensor:
-        """The exact effect where there is one, else the estimate, (L, H)."""
-        return torch.where(self.is_exact, self.exact, self.estimate)
-
-
-def head_effects(score: Score) -> HeadEffects:
-    """Return the estimated effect of setting each head to zero, and the exact one of the largest.
-
-    The estimate is gradient × (output of the head - its replacement), summed over positions: the
-    effect to first order. The heads with the largest estimates are also ablated, each by itself.
-
-    Source: attribution patching (Syed et al. 2023, arXiv:2310.10348).
-    """
-    run, direction = HeadRun.of(score), score.direction.double().cpu()
-    zeros = replace_outputs(run, "zero")
-    with torch.enable_grad():
-        number = score.project(run.numbers)
-    estimate = run.estimate(number, zeros)
-
-    def measure(numbers: Tensor) -> Tensor:
-        return numbers.double().cpu() @ direction
-
-    order = estimate.abs().flatten().argsort(descending=True, stable=True)[:30]
-    left = run.without([run.every_head[index] for index in order], zeros, measure=measure)
-    table = torch.full_like(estimate, torch.nan)
-    table.view(-1)[order] = measure(run.numbers.detach()) - left
-    return HeadEffects(estimate, table)
 
 
 def patch_heads(

@@ -20,7 +20,6 @@ from attnviz.inputs.tokens import TextSource, decode
 from attnviz.models.pretrained import embedded_tokens, pooling_of
 from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
-from attnviz.results.base import Rules, Savable
 from attnviz.results.text import percent
 
 Kind: TypeAlias = Literal[
@@ -398,23 +397,6 @@ def _rows_read(module: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, ..
     return tuple(gradient[0].abs().sum(-1).nonzero()[:, 0].tolist())
 
 
-@dataclass(frozen=True, eq=False)
-class LogitLens(Savable):
-    """The most probable tokens after each of the L layers, the first the most probable."""
-
-    ids: Tensor  # of the tokens, (L, k)
-    logits: Tensor  # (L, k)
-    probabilities: Tensor  # (L, k)
-    tokens: tuple[tuple[str, ...], ...]  # as text, L × k
-
-    def _rules(self) -> Rules:
-        shape = self.ids.shape
-        is_table = len(shape) == 2 and self.ids.numel() > 0
-        are_alike = shape == self.logits.shape == self.probabilities.shape
-        yield "tables of layers and tokens", is_table and are_alike
-        yield "a text of each token", [len(line) for line in self.tokens] == [shape[1]] * shape[0]
-
-
 def residual_stream(
     model: Model, base: nn.Module, inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
@@ -448,25 +430,4 @@ def residual_stream(
     raise ModelError(
         f"The layers of {model.name} cannot be read one by one: its blocks do not run in a row. "
         "Choose another kind of model."
-    )
-
-
-def logit_lens(target: Target, row: int, *, k: int = 5) -> LogitLens:
-    """Return the k most probable tokens at a position after each layer.
-
-    target : of a model that predicts tokens. row : the position: in a causal model the one before
-    the predicted token, in a masked one that of the mask.
-
-    Source: nostalgebraist 2020, "interpreting GPT: the logit lens".
-    """
-    readout = target.readout
-    states, _, read = residual_stream(target.model, readout.bases[-1], target.inputs)
-    table = read(states[:, row]).double().cpu()
-    values, ids = table.topk(k)
-    tokenizer: Any = target.model.tokenizer  # not None: it has tokenized the text
-    return LogitLens(
-        ids=ids,
-        logits=values,
-        probabilities=table.softmax(-1).gather(1, ids),
-        tokens=tuple(tuple(str(tokenizer.decode([token])) for token in line) for line in ids),
     )

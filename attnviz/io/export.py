@@ -14,8 +14,8 @@ The tree is JSON. A tuple is a list. Anything else that JSON lacks is an object 
 - a float that is not finite, by its bits: {"float": "7ff8000000000000"};
 - a record that is already in the tree, by the first path to it: {"same": "records.0.key_axis"}.
 
-A record is built if its values are of the types of its fields. Nothing is called because a file
-says so.
+A record is built if its values are of the types of its fields, without those that only older
+versions had. Nothing is called because a file says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import stat
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass, make_dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -45,13 +45,19 @@ from attnviz.errors import InputError, printable
 from attnviz.io import DATA_SUFFIXES, GENERATOR, SCHEMA, atomic, check_output, data_uri
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import checked_scalars, fits
-from attnviz.results.base import SAVABLE, Result, Savable, finite, stored
+from attnviz.results.base import SAVABLE, Result, Savable, digest_of, finite, stored
 from attnviz.runtime import version_of
 from attnviz.runtime.libraries import MemoryBudget, is_out_of_memory
 
 FORMAT = 1  # increase it when older versions of attnviz cannot read what is written
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
+# What files of older versions have, and results no longer: fields, and records in them.
+_FORMER = {"ExplainResult": ("heads", "lens")}
+_FORMER_RECORDS = {
+    "HeadEffects": make_dataclass("HeadEffects", ("estimate", "exact")),
+    "LogitLens": make_dataclass("LogitLens", ("ids", "logits", "probabilities", "tokens")),
+}
 
 _hints = cache(get_type_hints)  # of a record
 
@@ -317,16 +323,22 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
                 return records[inner]
             case "tensor":
                 return tensor(*inner)
+        if (former := _FORMER_RECORDS.get(tag)) is not None:
+            return former(*(decode(one, path) for one in inner.values()))
         return record(tag, inner, path)
 
     def record(name: str, items: dict[str, Any], path: str) -> Savable:
         kind: Any = _kind(name)
-        values = {key: decode(one, f"{path}.{key}".lstrip(".")) for key, one in items.items()}
+        whole = {key: decode(one, f"{path}.{key}".lstrip(".")) for key, one in items.items()}
+        values = {key: one for key, one in whole.items() if key not in _FORMER.get(name, ())}
         _expect_types(kind, values)
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}
         if isinstance(report := values.get("agreement"), AgreementReport):
-            values["agreement"] = _bound(report, kind, values, is_older=saved is None)
+            report = _bound(report, kind, values, is_older=saved is None)
+            if len(values) < len(whole) and report.digest == digest_of(whole):
+                report = replace(report, digest=None)  # the result gets one of what is left
+            values["agreement"] = report
         try:
             records[path] = kind(**values)
             records[path].check(numbers=True)

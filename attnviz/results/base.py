@@ -131,11 +131,7 @@ class Result(Savable):
         object.__setattr__(self, "agreement", report)
 
     def _digest(self) -> str:
-        values = stored(self)
-        for name in ("agreement", "agreements", "notes"):
-            values.pop(name, None)
-        (digest,) = digests([values])
-        return digest
+        return digest_of(stored(self))
 
     @property
     def checked_agreement(self) -> Any:
@@ -297,6 +293,12 @@ def is_image(image: Tensor | None) -> bool:
     """Return whether a tensor is an RGB image of bytes, (H, W, 3), or None."""
     some = range(1, 2**31)
     return image is None or (image.dtype == torch.uint8 and fits(image, some, some, {3}))
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Return the digest of the fields of a result, which its agreement and its notes are not in."""
+    apart = ("agreement", "agreements", "notes")
+    return digests([{name: value for name, value in values.items() if name not in apart}])[0]
 
 
 def digests(several: Sequence[Mapping[str, Any]]) -> list[str]:

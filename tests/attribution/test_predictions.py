@@ -1,4 +1,4 @@
-"""Logits split over layers, heads and source words, and the logit lens."""
+"""Logits split over layers, heads and source words, and read after each layer."""
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 import attnviz
 from attnviz.attribution.decomposition import decompose, split_stream
-from attnviz.attribution.prediction import logit_lens
+from attnviz.attribution.prediction import residual_stream
 from attnviz.attribution.reference import gate_of
-from attnviz.attribution.target import copies_of
+from attnviz.attribution.target import base_of, copies_of
 from attnviz.attribution.tracing import StoredRun
 from attnviz.capture.watch import restoring
 from attnviz.errors import ModelError
@@ -61,23 +61,23 @@ def test_the_parts_go_through_the_final_norm(score, monkeypatch):
     assert abs(other.attention.sum() - whole.attention.sum()) > 1e-2
 
 
-def test_the_last_layer_of_the_lens_is_the_prediction(score):
+def stream_of(score):
+    return residual_stream(score.model, base_of(score.model.module), score.inputs)
+
+
+def test_the_stream_after_the_last_layer_is_the_prediction(score):
     module, row = score.model.module, score.rows[0]
     with torch.no_grad():
         output = module(**score.inputs, output_hidden_states=True)
-    lens = logit_lens(score, row, k=7)
-    expected = output.logits[0, row].double()
-    assert lens.ids.shape == (3, 7)
-    assert_close(lens.ids[-1], expected.topk(7).indices)
-    assert_close(lens.logits[-1], expected.topk(7).values, atol=1e-5, rtol=1e-5)
-    assert_close(lens.probabilities[-1], expected.softmax(-1).topk(7).values, atol=1e-6, rtol=1e-4)
-    assert lens.tokens[-1][0] == score.model.tokenizer.decode([int(lens.ids[-1, 0])])
+    states, logits, read = stream_of(score)
+    by_layer = read(states[:, row])
+    assert by_layer.shape[0] == len(states) == 3
+    assert_close(logits, output.logits[0], atol=1e-5, rtol=1e-5)
+    assert_close(by_layer[-1], output.logits[0, row], atol=1e-5, rtol=1e-5)
     # Earlier layers, with the model's own norm and unembedding by hand.
     for layer, state in enumerate(output.hidden_states[1:-1]):
-        logits = by_hand(module, state)[0, row].double()
-        assert_close(lens.ids[layer], logits.topk(7).indices)
-        assert_close(lens.logits[layer], logits.topk(7).values, atol=1e-5, rtol=1e-5)
-    assert (lens.ids[0] != lens.ids[-1]).any()
+        assert_close(by_layer[layer], by_hand(module, state)[0, row], atol=1e-5, rtol=1e-5)
+    assert by_layer[0].argmax() != by_layer[-1].argmax()
 
 
 def by_hand(module, state):
@@ -88,17 +88,18 @@ def by_hand(module, state):
         return module.lm_head(norm(state))
 
 
-def test_a_lens_that_is_one_layer_off_is_refused(score, monkeypatch):
+def test_a_stream_that_is_one_layer_off_is_refused(score, monkeypatch):
     states = StoredRun.states
     monkeypatch.setattr(StoredRun, "states", lambda run: states(run).roll(1, 0))
     with pytest.raises(ModelError, match="cannot be read one by one"):
-        logit_lens(score, 2)
+        stream_of(score)
 
 
-def test_the_lens_leaves_the_model_as_it_was(score):
+def test_reading_layers_leaves_the_model_as_it_was(score):
     with torch.no_grad():
         before = score.model.module(**score.inputs).logits
-        logit_lens(score, 2)
+        states, _, read = stream_of(score)
+        read(states[:, 2])
         after = score.model.module(**score.inputs).logits
     assert torch.equal(before, after)
     assert not any("forward" in vars(part) for part in score.model.module.modules())

@@ -57,7 +57,6 @@ KINDS = {
 # Parameters that mean something else in some functions.
 NAMED = {
     ("attend", "heads"): "index",
-    ("explain", "heads"): "flag",
     ("plot.heatmap", "patch"): None,
     ("from_weights", "model"): "title",
     ("plot.add_caption", "text"): "title",

@@ -174,9 +174,9 @@ def check(model, folder):
 
 
 def explain(model, folder):
-    """Explain a prediction by words and by heads, with every method."""
+    """Explain a prediction by words, with every method."""
     methods = ["partial-split", *METHODS]
-    return attnviz.explain(MASKED, methods=methods, heads=True, model=model)
+    return attnviz.explain(MASKED, methods=methods, model=model)
 
 
 def ablate(model, folder):
@@ -320,10 +320,9 @@ def test_the_next_token_is_explained(tokenizer, gpu_by_default):
         num_attention_heads=4, pad_token_id=0,
     )  # fmt: skip
     model = attnviz.load(LlamaForCausalLM(config).to("cpu").eval(), tokenizer=tokenizer)
-    result = attnviz.explain("I love apple phones", methods=[*METHODS], heads=True, model=model)
+    result = attnviz.explain("I love apple phones", methods=[*METHODS], model=model)
     assert result.agreement.verdict == "verified", result.agreement.summary()
     assert set(result.methods) == {*METHODS}, result.notes
-    assert None not in (result.heads, result.lens), result.notes
     result.plot()
 
 

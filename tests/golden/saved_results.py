@@ -104,7 +104,7 @@ MAKERS = {
         "apple", "I love apple phones", verify_causally=True, model=model(),
         toward={"tech": "My apple computers", "fruit": "My apple pears"},
     ),
-    "explain": lambda: attnviz.explain(TEXT, heads=True, model=model("gpt2")),
+    "explain": lambda: attnviz.explain(TEXT, model=model("gpt2")),
     "explain-masked": lambda: attnviz.explain(
         "the [MASK] left the station", target="train", against="bus", reference="mask",
         methods=["partial-split", "gradient-attention"], model=model(),

@@ -69,7 +69,7 @@ RUNS = {
     "shift-mask": ("shift", "bank", "The bank was full of cash.", "--reference", "mask"),
     "ablate": ("ablate", "He sat on the bank of the river", "--word", "bank"),
     "ablate-decoder": ("ablate", TRAIN, "-m", "gpt2", "--target", "on"),
-    "explain": ("explain", "the train left", "-m", "gpt2", "--heads"),
+    "explain": ("explain", "the train left", "-m", "gpt2"),
     "explain-masked": (
         "explain", "the [MASK] left the station", "-m", "bert", "--target", "train",
         "--against", "bus", "--method", "gradient-attention", "--reference", "mask",

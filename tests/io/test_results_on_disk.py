@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from families import TEXTS, tiny
-from golden.saved_results import BANK
+from golden.saved_results import BANK, SAVED
 from media import RATE, chirp, picture, seeing
 from reports import forget_day
 from robustness.catalogue import NUL
@@ -483,6 +484,31 @@ def test_an_invalid_tree(small, tmp_path, name):
     path = tmp_path / "x.safetensors"
     path.write_bytes(signed(metadata, tensors))
     assert said.replace("\\\\", "\\") in refusal(path)
+
+
+def test_fields_of_older_versions_are_left_out(tmp_path):
+    """An explanation with effects of heads and a logit lens; its numbers are still checked."""
+    metadata, tensors = parts(SAVED / "explain.safetensors")
+    assert {"HeadEffects", "LogitLens"} <= {*re.findall(r"\w+", metadata["tree"])}
+    result = load_result(SAVED / "explain.safetensors")
+    assert not hasattr(result, "heads")
+    assert not hasattr(result, "lens")
+    assert result.checked_agreement.verdict == "verified"
+    save_result(result, tmp_path / "again.safetensors")
+    again = load_result(tmp_path / "again.safetensors")
+    assert again.checked_agreement.verdict == "verified"
+    tree = json.loads(metadata["tree"])
+    path = tmp_path / "x.safetensors"
+    for change in (
+        put(0, "ExplainResult", "value", value=9.0),
+        put(0, "ExplainResult", "heads", value=None),
+    ):
+        altered = change(json.loads(metadata["tree"]))
+        path.write_bytes(signed(metadata | {"tree": json.dumps(altered)}, tensors))
+        assert load_result(path).checked_agreement.altered
+    alone = [tree[0]["ExplainResult"]["heads"], *tree[1:]]
+    path.write_bytes(signed(metadata | {"tree": json.dumps(alone)}, tensors))
+    assert "no type 'HeadEffects'" in refusal(path)
 
 
 @pytest.mark.parametrize("tree", ["", "{", "[" * 100_000, "nonsense", "null", "1" * 5000])

@@ -15,7 +15,7 @@ SENSES = {
     "river": ["the bank was full of mud", "he sat on the bank"],
     "money": ["the bank was full of cash", "the bank was closed"],
 }
-EXPLAIN = {"methods": list(METHODS), "heads": True}
+EXPLAIN = {"methods": list(METHODS)}
 SHIFT = {"word": "train", "text": TEXT, "methods": list(METHODS), "verify_causally": True}
 
 

@@ -17,12 +17,11 @@ from attnviz.attribution.decomposition import Decomposition, check_sums, decompo
 from attnviz.attribution.interventions import (
     FEW,
     available_interventions,
-    head_effects,
     intervene,
     knock_out,
 )
-from attnviz.attribution.methods import attempt, check_methods, compute_methods
-from attnviz.attribution.prediction import Answer, Choices, Prediction, Similarity, logit_lens
+from attnviz.attribution.methods import check_methods, compute_methods
+from attnviz.attribution.prediction import Answer, Choices, Prediction, Similarity
 from attnviz.attribution.ranking import spread, sum_pieces
 from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
 from attnviz.attribution.target import Target, base_of, mask_id, token_ids
@@ -58,7 +57,6 @@ def explain(
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: TextSource | None = None,
     methods: str | Sequence[str] = ("partial-split",),
-    heads: bool = False,
     generate: int = 1,
     decoder: TextSource | None = None,
     model: Model | Loadable | None = None,
@@ -104,9 +102,6 @@ def explain(
         "gradient-input", "integrated-gradients", "late-rollout", "partial-split", "raw-attention",
         "rollout" or "value-zeroing". A method that the model does not support is left out, with a
         note. By default "partial-split", the mean over references in which some words are hidden.
-    heads : bool, default False
-        Also measure what the prediction loses without each head, estimated from the gradient and
-        exactly for the thirty largest, and compute what each layer would predict (logit lens).
     generate : int, default 1
         Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
         last of them: the text and the tokens before it are what the model reads. With `groups`, at
@@ -153,12 +148,12 @@ def explain(
     log = number == "log-probability"
     model, source, truncate = parse_source("explain", model, text, inputs)
     finish: Callable[[Target, Choices], ExplainResult] = partial(
-        explain_prediction, reference=reference, methods=names, heads=heads
+        explain_prediction, reference=reference, methods=names
     )
     if groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
         chosen = names not in ((), ("partial-split",))
-        refuse_given(why, reference=reference, heads=heads, word=word, methods=chosen)
+        refuse_given(why, reference=reference, word=word, methods=chosen)
         is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
         parts: list[Any] = [groups] if is_one else [*groups]
         by = parts[0] if parts in (["sentence"], ["passage"]) else parts
@@ -204,7 +199,6 @@ def explain_prediction(
     *,
     reference: TextSource | None = None,
     methods: Sequence[str] = (),
-    heads: bool = False,
     measure: bool = True,
     provenance: Provenance | None = None,
 ) -> ExplainResult:
@@ -237,18 +231,9 @@ def explain_prediction(
         changes = sorted(names, key="replace".__eq__) if measure else []  # it takes longest
         lost = intervene(site, words, changes, numbers, avoided=token_ids(compared.inputs))
         attributions: dict[str, Tensor] = {}
-        effects, lens = None, None
         if split is not None:
             score = split.score(site, reading.result, compared.gate)
             attributions, missing = compute_methods(methods, score)
-            if heads:
-                reasons = {}
-                effects, reasons["the heads are"] = attempt(lambda: head_effects(score))
-                if choices.kind in ("next token", "masked token"):
-                    row = readout.rows[0]
-                    lens, reasons["the logit lens is"] = attempt(lambda: logit_lens(score, row))
-                missing += [f"{what} left out: {why}" for what, why in reasons.items() if why]
-
     replaced = lost["replace"][..., 0].T if "replace" in lost else torch.empty(0, len(words))
     by_word = partial(spread, words=others, count=len(groups.labels))
     report = reading.result.agreement
@@ -266,8 +251,6 @@ def explain_prediction(
         causal={name: by_word(effect.mean(1).sum(-1)) for name, effect in lost.items()},
         replacements=by_word(replaced),
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
-        heads=effects,
-        lens=lens,
         notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
         agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
         provenance=provenance or reading.result.provenance,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -17,15 +16,13 @@ from matplotlib.figure import Figure, SubFigure
 from attnviz.analyses.explain.result import CHANGES, SPLIT, ExplainResult
 from attnviz.analyses.maps.result import AttentionMap
 from attnviz.analyses.shift.result import ShiftResult
-from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.prediction import LogitLens
 from attnviz.errors import InputError, joined, refuse_given
 from attnviz.figures import cells, claims, figure, style
 from attnviz.figures.arcs import Word, draw_words, find_blanks
 from attnviz.figures.cells import Bar, WeightScale, signed_norm
 from attnviz.figures.layout import CaptionLength, Page, line_height, new_page
-from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, GAP, SMALL_SIZE, power, theme
-from attnviz.results.axis import is_word, locate
+from attnviz.figures.style import CAPTION_GAP, GAP, SMALL_SIZE, power, theme
+from attnviz.results.axis import locate
 from attnviz.results.text import literal, signed, source_and_notes
 
 _MEASURED = "measured effect"
@@ -35,8 +32,6 @@ _ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with 
 _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
-_LENS, _BARS, _WIDEST = 0.8, 0.5, 0.4  # the logit lens: its height, that of 1, widest column
-_NAMED = 2  # heads that the title names
 _Shown: TypeAlias = tuple[str, str, "list[Word]", list[Bar]]  # title, sentences, words, scales
 
 
@@ -51,10 +46,8 @@ def explain(
     """Draw the text of a prediction, shaded by the measured effect of changing each word.
 
     Below it stand the effects, the contributions and further methods, with the rank correlation of
-    each method and the effects; then, if they were measured, what is lost without each head, and
-    what each layer would predict. If no effect was measured, the text is shaded by the
-    contributions. Of parts of a text, such as passages, a table has what each adds to each word of
-    the answer.
+    each method and the effects. If no effect was measured, the text is shaded by the contributions.
+    Of parts of a text, such as passages, a table has what each adds to each word of the answer.
 
     Examples
     --------
@@ -74,10 +67,6 @@ def explain(
         top = draw_words(page, words, top) + 0.06
         top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
         top = _draw_table(page, result, top) if result.sources else top
-        if result.heads is not None:
-            top = _draw_heads(page, result, result.heads, top + _GAP)
-        if result.lens is not None:
-            top = _draw_lens(page, result, result.lens, top + _GAP)
         return page.finish(top + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
 
 
@@ -119,16 +108,6 @@ def _caption_parts(result: ExplainResult) -> list[str]:
         names = ", ".join(map(result.name, result.unmeasured))
         why = "with the position that is read" if result.parts else "the same in both runs"
         parts.append(f"not measured: {names}, {why}")
-    if result.heads is not None:
-        parts.append(
-            "heads: what is lost if the output of a head is set to zero at all positions but the "
-            "attention sink, estimated from one gradient and exact for the largest estimates"
-        )
-    if result.lens is not None:
-        parts.append(
-            "layers: the final norm and the unembedding applied to the residual stream after each "
-            "layer (logit lens)"
-        )
     return parts
 
 
@@ -239,60 +218,6 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
 def _ranked(result: ExplainResult, scores: torch.Tensor) -> list[int]:
     """Return the words or parts that are ranked, those with the largest scores (W,) first."""
     return sorted(result.sources, key=lambda n: -abs(float(scores[n])))
-
-
-def _draw_heads(page: Page, result: ExplainResult, effects: HeadEffects, top: float) -> float:
-    """Draw what the number loses without each head; return the lower edge."""
-    named = dict(result.strongest_heads[:_NAMED])
-    changes = [
-        f"{'rises' if lost < 0 else 'falls'} by {abs(lost):.2g} without head {name}"
-        for name, lost in named.items()
-    ]
-    title = (
-        f"{result.quantity[0].upper()}{result.quantity[1:]} {' and '.join(changes)} (set to zero)"
-    )
-    place = page.left, page.subtitle(page.left, top, title, page.room) + 0.03
-    claimed = [(int(layer), int(head)) for layer, _, head in (n.partition(".") for n in named)]
-    return cells.draw_effects(
-        page, effects.best, place, page.room, unit=result.unit,
-        raises=f"the head raises {result.quantity}", claimed=claimed, measured=effects.is_exact,
-    )  # fmt: skip
-
-
-def _draw_lens(page: Page, result: ExplainResult, lens: LogitLens, top: float) -> float:
-    """Write the most probable token after each layer, shaded by its probability."""
-    room, tall = page.room - AXIS_ROOM, _LENS
-    first = next((n for n in range(len(lens.ids)) if (lens.ids[n:, 0] == lens.ids[-1, 0]).all()), 0)
-    labels = [literal(line[0].strip() or "↵", 20) for line in lens.tokens]
-    place = f"from layer {first} on" if first < len(labels) - 1 else "only after the last"
-    title = f"What each layer would predict: “{labels[-1]}” {place}"
-    top = page.subtitle(page.left, top, title, page.room) + 0.03
-    every = math.ceil(len(lens.tokens) * line_height(SMALL_SIZE) / room)
-    shown = range((len(lens.tokens) - 1) % every, len(lens.tokens), every)
-    across = min(_WIDEST, room / len(shown))
-    ax = page.axes(page.left + AXIS_ROOM, top, across * len(shown), tall)
-    ax.set(xlim=(0, len(shown)), ylim=(0, tall / _BARS), yticks=[0, 1])
-    for label, run in itertools.groupby(enumerate(shown), lambda one: labels[one[1]]):
-        columns = [*run]
-        start, count = columns[0][0], len(columns)
-        color = theme().cycle[0] if label == labels[-1] else theme().faint
-        for column, layer in columns:
-            ax.bar(column + 0.5, lens.probabilities[layer, 0].item(), color=color)
-        ax.axvline(start, color=theme().faint, linewidth=0.5)
-        text = label if is_word(label) else f"“{label}”"
-        is_flat = page.ruler.width(text, SMALL_SIZE) < count * across - 0.02
-        text = text if is_flat else page.ruler.clip(text, tall - _BARS - 0.04, SMALL_SIZE)
-        ax.text(
-            start + count / 2, (tall / _BARS + 1) / 2, text, rotation=0 if is_flat else 90,
-            ha="center", va="center", fontsize=SMALL_SIZE,
-            weight="bold" if label == labels[-1] else "normal",
-        )  # fmt: skip
-    cells.number_axis(ax.xaxis, shown, across)
-    ax.spines[:].set_visible(False)
-    ax.tick_params(axis="y", length=0, labelsize=SMALL_SIZE, colors=theme().muted)
-    key = "after layer; bars: probability"
-    bottom = top + tall + 0.02 + line_height(SMALL_SIZE)
-    return page.paragraph(page.left + AXIS_ROOM, bottom, key, room)
 
 
 @figure

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from attnviz.attribution import ranking
 from attnviz.attribution.decomposition import Decomposition
-from attnviz.attribution.interventions import HeadEffects
-from attnviz.attribution.prediction import LogitLens
 from attnviz.attribution.ranking import Shown, WordResult
 from attnviz.errors import InputError
 from attnviz.results import AgreementReport, Provenance
@@ -107,14 +105,6 @@ class ExplainResult(WordResult):
     provenance: Provenance = doc("The model and the text.")
     methods: Mapping[str, Tensor] = doc(
         "Further attributions by the name of their method, (W,) each.", default_factory=dict
-    )
-    heads: HeadEffects | None = doc(
-        "What the number loses without each head; None if not requested or not supported.",
-        default=None,
-    )
-    lens: LogitLens | None = doc(
-        "What each layer would predict; None if not requested or not supported, and for a class.",
-        default=None,
     )
     stacks: tuple[str, ...] = doc(
         'Whether each word is in the "source" or in the "target" of an encoder–decoder, whose '
@@ -377,21 +367,6 @@ class ExplainResult(WordResult):
             self.unmeasured if self.kind == "masked token" else (),
         )  # fmt: skip
 
-    @property
-    def strongest_heads(self) -> list[tuple[str, float]]:
-        """The measured heads with the largest effects, and what the number loses without each."""
-        if self.heads is None:
-            return []
-        effects, count = self.heads.exact.flatten(), self.heads.exact.shape[1]
-        order = effects.abs().nan_to_num(-1).argsort(descending=True, stable=True)[:5]
-        measured = [n for n in order.tolist() if effects[n].isfinite()]
-        return [(f"{n // count}.{n % count}", effects[n].item()) for n in measured]
-
-    @property
-    def predicted_by_layer(self) -> list[str]:
-        """The most probable token after each layer; empty if it was not asked for."""
-        return [] if self.lens is None else [line[0] for line in self.lens.tokens]
-
     def _quantities(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the name of each quantity by word, and its numbers, (W,)."""
         yield "credit", self.credit
@@ -404,10 +379,6 @@ class ExplainResult(WordResult):
     def to_arrays(self) -> dict[str, Tensor]:
         """Return the contributions, the effects and the attributions of words, and the split."""
         arrays = {name.replace(" ", "_"): numbers for name, numbers in self._quantities()}
-        if self.heads is not None:
-            arrays |= {"head_estimate": self.heads.estimate, "head_exact": self.heads.exact}
-        if self.lens is not None:
-            arrays |= {"lens_ids": self.lens.ids, "lens_probabilities": self.lens.probabilities}
         if (split := self.decomposition) is not None:
             arrays |= {"token_credit": split.credit, "value": split.value, "routing": split.routing}
         arrays |= {} if self.by_answer is None else {"by_answer": self.by_answer}
@@ -418,8 +389,7 @@ class ExplainResult(WordResult):
         return {
             **described(self, "headline target against kind number unit value baseline"),
             **described(self, "probability reference special stacks unmeasured total positions"),
-            **described(self, "completeness_error predicted_by_layer strongest_heads"),
-            **described(self, "rank_correlations"),
+            **described(self, "completeness_error rank_correlations"),
             **(described(self, "parts answer") if self.parts else {}),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
             **proof(self),
@@ -457,10 +427,4 @@ class ExplainResult(WordResult):
                 f"rank correlation ρ of {name} with the measured effect of "
                 f"{len(self.sources)} words: {rho:.2f} ({low:.2f} to {high:.2f} over words)"
             )
-        if self.heads is not None:
-            lost = ", ".join(f"{name} {signed(effect)}" for name, effect in self.strongest_heads)
-            yield Text(f"lost without a head (layer.head), in {self.unit}: {lost}")
-        if self.lens is not None:
-            tokens = " ".join(literal(token, 12) for token in self.predicted_by_layer)
-            yield Text(f"predicted after each layer: {tokens}", "dim")
         yield from dim(self.notes)

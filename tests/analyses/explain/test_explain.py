@@ -117,51 +117,12 @@ def results(models):
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_the_head_is_found_by_removing_each(models, kind):
-    result = attnviz.explain(
-        TEXTS[kind], target="yes", against="no", heads=True, model=models[kind]
-    )
-    (head, lost), *others = result.strongest_heads
-    assert head == f"{LAYER}.{HEAD}"
-    assert lost == pytest.approx(result.value - result.baseline, rel=1e-3)
-    assert max(abs(effect) for _, effect in others) < 1e-6
-    assert result.heads.is_exact.all()
-    assert (result.lens is None) == (kind == "classifier")
-    if result.lens is not None:
-        assert result.predicted_by_layer[-1].strip() == "yes"
-        assert result.predicted_by_layer[0].strip() != "yes"
-
-
-@pytest.mark.parametrize(("layers", "heads"), [(1, 4), (4, 8)])
-def test_effects_of_many_heads_are_estimated(layers, heads, tokenizer):
-    torch.manual_seed(0)
-    config = GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=layers, n_head=heads)
-    model = attnviz.load(GPT2LMHeadModel(config).eval(), tokenizer=tokenizer)
-    result = attnviz.explain(TEXT, heads=True, model=model)
-    assert result.heads.is_exact.sum() == min(30, layers * heads)
-    measured = {f"{layer}.{head}" for layer, head in result.heads.is_exact.nonzero().tolist()}
-    assert {name for name, _ in result.strongest_heads} <= measured
-    exact = result.heads.exact.nan_to_num(0).abs()
-    assert abs(result.strongest_heads[0][1]) == pytest.approx(exact.max().item(), rel=1e-6)
-    arrays = result.to_arrays()
-    assert torch.equal(arrays["head_estimate"], result.heads.estimate)
-    assert arrays["lens_ids"].shape == arrays["lens_probabilities"].shape == (layers, 5)
-
-
-def test_what_a_model_does_not_support_is_left_out_with_a_note(tokenizer, monkeypatch):
-    def refuse(*_):
-        raise ModelError("no blocks in a row")
-
-    model = attnviz.load(tiny("gpt2"), tokenizer=tokenizer)
-    monkeypatch.setattr("attnviz.analyses.explain.compute.head_effects", refuse)
-    result = attnviz.explain(TEXT, heads=True, model=model)
-    assert result.heads is None
-    assert result.lens is not None
-    assert "the heads are left out: no blocks in a row" in result.notes
-    monkeypatch.setattr("attnviz.analyses.explain.compute.logit_lens", refuse)
-    result = attnviz.explain(TEXT, heads=True, model=model)
-    assert "the logit lens is left out: no blocks in a row" in result.notes
-    attnviz.plot.explain(result)
+def test_the_head_is_found_by_removing_each(models, results, kind):
+    lost = attnviz.ablate(TEXTS[kind], target="yes", against="no", how="zero", model=models[kind])
+    effects = dict(zip(lost.names, lost.mean.tolist(), strict=True))
+    explained = results[kind].value - results[kind].baseline
+    assert effects.pop(f"{LAYER}.{HEAD}") == pytest.approx(explained, rel=1e-3)
+    assert max(map(abs, effects.values())) < 1e-6
 
 
 def test_a_token_of_a_generation(bare_tokenizer):
@@ -452,7 +413,7 @@ def test_attention_in_windows_has_measured_effects_alone(tokenizer):
         intermediate_size=64, attention_window=[4, 4], pad_token_id=0,
     )  # fmt: skip
     model = attnviz.load(LongformerForMaskedLM(config).eval(), tokenizer=tokenizer)
-    result = attnviz.explain(f"{TEXT} [MASK]", target="yes", heads=True, model=model)
+    result = attnviz.explain(f"{TEXT} [MASK]", target="yes", model=model)
     assert result.decomposition is None
     assert {*result.causal} == {"mask", "replace", "delete"}
     assert result.attributions == result.methods == result.rank_correlations == {}

@@ -111,19 +111,14 @@ def test_methods_follow_both_stacks(results, case):
 @pytest.mark.parametrize("family", ["t5", "bart"])
 def test_random_models_are_split_exactly_over_both_stacks(family, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
-    result = attnviz.explain(
-        TEXT, decoder=PREFIX, methods=["value-zeroing", "split"], heads=True, model=model
-    )
+    result = attnviz.explain(TEXT, decoder=PREFIX, methods=["value-zeroing", "split"], model=model)
     assert result.completeness_error < 1e-5
     assert result.agreement.verdict == "verified"
     sides = torch.tensor([stack == "source" for stack in result.stacks])
     split = result.credit.nan_to_num(0)
     assert (split[sides].abs().max() > 1e-4) & (split[~sides].abs().max() > 1e-4)
     assert torch.equal(result.methods["split"].nan_to_num(0)[sides], split[sides])
-    assert result.predicted_by_layer[-1].strip() == result.target
-    left_out = " ".join(result.notes)
-    assert "value-zeroing is left out" in left_out
-    assert "the heads are left out" in left_out
+    assert "value-zeroing is left out" in " ".join(result.notes)
     # What is measured follows from the definition: the model's own numbers in other texts.
     ids = model.tokenizer(TEXT, return_tensors="pt")["input_ids"]
     start = model.module.config.decoder_start_token_id

@@ -160,7 +160,6 @@ def test_a_result_is_saved_and_drawn(why, tmp_path):
         ({"groups": []}, "The text has 0 such parts"),
         ({"groups": "passage", "text": "one passage"}, "The text has 1 passage"),
         ({"groups": "passage", "reference": "mask"}, "parts of a text are hidden"),
-        ({"groups": "passage", "heads": True}, "parts of a text are hidden"),
         ({"groups": "passage", "methods": "rollout"}, "methods cannot be used"),
         ({"groups": ["the old", "old train"]}, "overlap. Name each word once"),
         ({"groups": "passages"}, "Did you mean"),

@@ -336,12 +336,6 @@ def explain_ends_of_colors(facts, said):
     return {name: one[name] for name in said}
 
 
-def number_of(facts):
-    if facts.number == "difference":
-        return "the difference of the logits"
-    return f"the {facts.number} of “{facts.target}”"
-
-
 def unit_of(facts):
     return "nats" if facts.number == "log-probability" else "logits"
 
@@ -429,11 +423,6 @@ EXPLAIN.words(
     "contributions",
     "partial split",
     "gradient attention",
-    "after layer; bars: probability",
-    "Heads: what is lost if the output of a head is set to zero at all positions but the attention "
-    "sink, estimated from one gradient and exact for the largest estimates.",
-    "Layers: the final norm and the unembedding applied to the residual stream after each layer "
-    "(logit lens).",
 )
 
 
@@ -441,25 +430,6 @@ EXPLAIN.words(
 def explain_unmeasured(facts, said):
     names = [f"“{numbered(facts.words)[n]}”" for n in facts.unmeasured]
     return {"what": OneOf("Nn"), "words": ", ".join(names)}
-
-
-def exact_heads(facts):
-    """Return what is lost without each head that was measured."""
-    exact = np.asarray(facts.heads.exact, float)
-    return {f"{m}.{n}": exact[m, n] for m, n in np.argwhere(np.isfinite(exact))}
-
-
-def first_heads(facts, count):
-    lost = exact_heads(facts)
-    return sorted(lost, key=lambda head: -abs(lost[head]))[:count]
-
-
-@EXPLAIN.sentence(
-    "orange: the head raises <number:*> (at most <most> <unit:logits|nats>); blue: lowers it"
-)
-def explain_head_key(facts, said):
-    best = np.where(np.isfinite(facts.heads.exact), facts.heads.exact, facts.heads.estimate)
-    return {"number": number_of(facts), "most": np.abs(best).max(), "unit": unit_of(facts)}
 
 
 @EXPLAIN.sentence("“<word:w>” is <place:first|last> in <rows:*>")
@@ -488,60 +458,10 @@ def first_of_rows(facts):
     return {row.replace("-", " "): largest(numbers, ranked) for row, numbers in rows.items()}
 
 
-@EXPLAIN.sentence(
-    "The difference of the logits <verb_a:falls|rises> by <lost_a> without head <a:h> and "
-    "<verb_b:falls|rises> by <lost_b> without head <b:h> (set to zero)"
-)
-def explain_head_title(facts, said):
-    lost, one = exact_heads(facts), {}
-    for slot, name in zip("ab", first_heads(facts, 2), strict=True):
-        one |= {slot: name, f"lost_{slot}": abs(lost[name])}
-        one[f"verb_{slot}"] = "rises" if lost[name] < 0 else "falls"
-    return one
-
-
-@EXPLAIN.sentence(
-    "lost without a head (layer.head), in <unit:logits|nats>: <a:h> <lost_a>, <b:h> "
-    "<lost_b>, <c:h> <lost_c>, <d:h> <lost_d>, <e:h> <lost_e>"
-)
-def explain_head_line(facts, said):
-    lost = exact_heads(facts)
-    one = {"unit": unit_of(facts)}
-    for slot, name in zip("abcde", first_heads(facts, 5), strict=True):
-        one |= {slot: name, f"lost_{slot}": lost[name]}
-    return one
-
-
-@EXPLAIN.sentence(
-    "What each layer would predict: “<token:w>” [[<only:only after the last>]][[from "
-    "layer <first> on]]"
-)
-def explain_lens_title(facts, said):
-    """The first layer from which on the token is always the last one."""
-    same = np.asarray(facts.lens.ids)[:, 0] == np.asarray(facts.lens.ids)[-1, 0]
-    first = int(np.flatnonzero(~same)[-1]) + 1 if not same.all() else 0
-    is_last = first == len(same) - 1
-    one = {"token": facts.lens.tokens[-1][0].strip(), "first": None if is_last else first}
-    return one | {"only": "only after the last" if is_last else None}
-
-
 @EXPLAIN.sentence("<token:words>")
-def explain_lens_token(facts, said):
-    """A token that a layer would predict, clipped to its column, or a numbered word."""
-    tokens = [line[0].strip() for line in facts.lens.tokens] if facts.lens else []
-    short = said["token"].removesuffix("…")
-    fits = [
-        said["token"]
-        for one in tokens
-        if one == short or (one.startswith(short) and said["token"].endswith("…"))
-    ]
-    fits += [name for name in numbered(facts.words) if "#" in name]
-    return {"token": OneOf(fits)}
-
-
-@EXPLAIN.sentence("predicted after each layer: <tokens:*>")
-def explain_lens_line(facts, said):
-    return {"tokens": " ".join(line[0] for line in facts.lens.tokens)}
+def explain_numbered_word(facts, said):
+    """A numbered word."""
+    return {"token": OneOf([name for name in numbered(facts.words) if "#" in name])}
 
 
 def as_printed(share):

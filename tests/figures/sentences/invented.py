@@ -34,14 +34,9 @@ def explain(generator):
     split = replace(split, credit=credit, total=total, **parts)
     numbers = {"number": "log-probability", "against": None} if parts else {}
     numbers |= {"causal": causal, "decomposition": split, "value": result.baseline + total}
-    ids = torch.where(torch.tensor([[0], [1], [1]]) == 1, result.lens.ids[-1:], result.lens.ids)
-    tokens = tuple(
-        result.lens.tokens[-1] if n else line for n, line in enumerate(result.lens.tokens)
-    )
-    lens = replace(result.lens, ids=ids, tokens=tokens)
-    yield in_terminal("explain", EXPLAIN, *both(altered(result, lens=lens, **numbers)))
+    yield in_terminal("explain", EXPLAIN, *both(altered(result, **numbers)))
     if not numbers.get("number"):
-        yield in_figure("explain", EXPLAIN, *both(altered(result, lens=lens, **numbers)))
+        yield in_figure("explain", EXPLAIN, *both(altered(result, **numbers)))
 
 
 def shift(generator):
