@@ -570,39 +570,3 @@ def number_axis(
     axis.set_ticks(np.arange(0, len(numbers), every) + middle, labels, fontsize=SMALL_SIZE)
     axis.set_tick_params(length=0)
     axis.set_label_text(name, color=theme().muted)
-
-
-def draw_effects(
-    page: Page,
-    effects: Tensor,
-    place: tuple[float, float],
-    room: float,
-    *,
-    unit: str,
-    raises: str,
-    claimed: Iterable[tuple[int, int]] = (),
-    measured: Tensor | None = None,
-) -> float:
-    """Draw what is lost without each head (L, H), with a key below; return the lower edge.
-
-    place : the left and the upper edge. room : inches across. raises : what a head does without
-    which something is lost. claimed : the layer and the head of those that the title names.
-    measured : which numbers are no estimates, (L, H); they have a dot.
-    """
-    left, top = place
-    layers, heads = effects.shape
-    grid = HeadGrid(range(layers), range(heads))
-    across = min(0.22, (room - style.AXIS_ROOM) / grid.columns)
-    down = min(0.22, max(across, 0.1, 1.5 / grid.rows), 3.0 / grid.rows)
-    scale, corner = signed_norm(effects.flatten().tolist()), (left + style.AXIS_ROOM, top)
-    ax = grid.draw(page, corner, (across, down), effects, cmap=theme().values, norm=scale)
-    for one in claimed:
-        frame(ax, grid.place(*one), (1, 1))
-    dots = [] if measured is None else [grid.place(*n) for n in measured.nonzero().tolist()]
-    if dots := dots if len(dots) < effects.numel() else []:
-        ax.plot(*np.array(dots).T + 0.5, ".", color=theme().ink, markersize=1.5, clip_on=False)
-    key = f"orange: {raises} (at most {scale.vmax:.2g} {unit})"
-    key += "; blue: lowers it" if (effects < 0).any() else ""
-    key += "; dots: measured, others estimated from the gradient" if dots else ""
-    bottom = top + down * grid.rows + style.AXIS_ROOM
-    return page.paragraph(left + style.AXIS_ROOM, bottom, key, room - style.AXIS_ROOM)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure, SubFigure
+from torch import Tensor
 
 from attnviz.analyses.ablate.result import AblationResult
 from attnviz.figures import figure
-from attnviz.figures.cells import draw_effects
+from attnviz.figures.cells import HeadGrid, frame, signed_norm
 from attnviz.figures.layout import CaptionLength, Page, new_page
-from attnviz.figures.style import CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, theme
+from attnviz.figures.style import AXIS_ROOM, CAPTION_GAP, FULL_WIDTH, SMALL_SIZE, theme
 from attnviz.results.text import signed, source
 
 _GAP, _BELOW, _ROW = 0.25, 0.12, 0.19
@@ -38,13 +39,7 @@ def ablate(
         if (grid := result.grid(result.mean)) is not None:
             beside = page.width > 4.0
             room = 0.58 * page.room if beside else page.room
-            verb = "moves" if result.quantity == "vector" else "raises"
-            claimed = result.sets[result.first] if result.mean.abs().max() >= result.least else ()
-            what = "lead" if result.quantity == "difference" else result.quantity
-            bottom = draw_effects(
-                page, grid, (left, top), room, unit=result.unit, claimed=claimed,
-                raises=f"the head {verb} the {what}",
-            )  # fmt: skip
+            bottom = _draw_effects(page, result, grid, top, room)
             left, top = (left + room + _GAP, top) if beside else (left, bottom + _BELOW)
         bottom = max(bottom, _draw_bars(page, result, left, top))
         texts = len(result.texts)
@@ -56,6 +51,26 @@ def ablate(
         read = source(result.provenance) if texts == 1 else several
         parts = [read, f"{result.how}; {after}", *result.notes]
         return page.finish(bottom + CAPTION_GAP, parts, result.checked_agreement)
+
+
+def _draw_effects(
+    page: Page, result: AblationResult, effects: Tensor, top: float, room: float
+) -> float:
+    """Draw what is lost without each head (L, H), with a key below; return the lower edge."""
+    layers, heads = effects.shape
+    grid = HeadGrid(range(layers), range(heads))
+    left, room = page.left + AXIS_ROOM, room - AXIS_ROOM
+    across = min(0.22, room / grid.columns)
+    down = min(0.22, max(across, 0.1, 1.5 / grid.rows), 3.0 / grid.rows)
+    scale = signed_norm(effects.flatten().tolist())
+    ax = grid.draw(page, (left, top), (across, down), effects, cmap=theme().values, norm=scale)
+    for one in result.sets[result.first] if result.mean.abs().max() >= result.least else ():
+        frame(ax, grid.place(*one), (1, 1))
+    verb = "moves" if result.quantity == "vector" else "raises"
+    what = "lead" if result.quantity == "difference" else result.quantity
+    key = f"orange: the head {verb} the {what} (at most {scale.vmax:.2g} {result.unit})"
+    key += "; blue: lowers it" if (effects < 0).any() else ""
+    return page.paragraph(left, top + down * grid.rows + AXIS_ROOM, key, room)
 
 
 def _draw_bars(page: Page, result: AblationResult, left: float, top: float) -> float:
