@@ -5,21 +5,24 @@ import type { Rule } from "./data";
 /** Return q·k of one query with every key. query: (d), keys: (n, d) row by row. */
 export function products(query: Float32Array, keys: Float32Array): Float64Array {
   const d = query.length;
-  return Float64Array.from({ length: keys.length / d }, (_, j) => {
+  const found = new Float64Array(keys.length / d);
+  for (let j = 0; j < found.length; j++) {
     let sum = 0;
     for (let c = 0, at = j * d; c < d; c++, at++) sum += query[c] * keys[at];
-    return sum;
-  });
+    found[j] = sum;
+  }
+  return found;
 }
 
 /** Return the softmax input of query `i`: scaled and capped, −∞ for hidden keys. */
 export function scores(query: Float32Array, keys: Float32Array, rule: Rule, i: number): Float64Array {
   const cap = rule.softCap;
-  return products(query, keys).map((product, j) => {
-    if (isHidden(rule, i, j)) return -Infinity;
-    const scaled = product * rule.scale;
-    return cap === null ? scaled : cap * Math.tanh(scaled / cap);
-  });
+  const found = products(query, keys);
+  for (let j = 0; j < found.length; j++) {
+    const scaled = found[j] * rule.scale;
+    found[j] = isHidden(rule, i, j) ? -Infinity : cap === null ? scaled : cap * Math.tanh(scaled / cap);
+  }
+  return found;
 }
 
 export function isHidden({ before, after, offset, hidden }: Rule, i: number, j: number): boolean {
@@ -29,12 +32,14 @@ export function isHidden({ before, after, offset, hidden }: Rule, i: number, j: 
 
 /** Return e^s / Σ e^s; a sink adds one more score to the sum, without a key. */
 export function softmax(scores: Float64Array, sink: number | null = null): Float64Array {
-  const largest = scores.reduce((a, b) => Math.max(a, b), sink ?? -Infinity);
-  if (largest === -Infinity) return new Float64Array(scores.length); // all keys are hidden
-  const powers = scores.map((score) => Math.exp(score - largest));
-  const drained = sink === null ? 0 : Math.exp(sink - largest);
-  const sum = powers.reduce((a, b) => a + b, drained);
-  return powers.map((power) => power / sum);
+  const found = new Float64Array(scores.length);
+  let largest = sink ?? -Infinity;
+  for (const score of scores) largest = Math.max(largest, score);
+  if (largest === -Infinity) return found; // all keys are hidden
+  let sum = sink === null ? 0 : Math.exp(sink - largest);
+  for (let j = 0; j < found.length; j++) sum += found[j] = Math.exp(scores[j] - largest);
+  for (let j = 0; j < found.length; j++) found[j] /= sum;
+  return found;
 }
 
 /** Return the sink of query `i`, or null. */

@@ -117,9 +117,7 @@ function follows(layers: Attention[], { num_attention_heads: heads, hidden_size:
         if (total) found.sums = Math.max(found.sums, Math.abs(total - 1)); // else all keys are hidden
         found.weights = Math.max(found.weights, difference(ours, row));
         const sums = new Float64Array(width);
-        row.forEach((weight, j) => {
-          for (let c = 0; c < width; c++) sums[c] += weight * values[j * width + c];
-        });
+        for (let j = 0; j < tokens; j++) for (let c = 0; c < width; c++) sums[c] += row[j] * values[j * width + c];
         found.mixed = Math.max(found.mixed, difference(sums, mixed.subarray(i * size + head * width, i * size + (head + 1) * width)));
       }
     }
