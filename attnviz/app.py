@@ -240,7 +240,7 @@ def explore(call: Call) -> int:
 
 @Command("compare", "comparison.png", arguments="models texts", without="model", loads=True)
 def compare(call: Call) -> int:
-    """Compare checkpoints head by head over a corpus: which heads changed, with intervals."""
+    """Compare two checkpoints head by head over a corpus: which heads changed, with intervals."""
     from attnviz.analyses.survey.corpus import check_corpus
     from attnviz.models.checkpoint import locate_checkpoint
 

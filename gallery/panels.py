@@ -183,12 +183,6 @@ def shares(*axes):
         ax.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
-def band(start, end, *axes):
-    """Shade a part of the x axis that panels share."""
-    for ax in axes:
-        ax.axvspan(start, end, color="0.93", lw=0)
-
-
 def plain_numbers(*axes):
     """Write numbers beside an axis as they are, not as powers."""
     for axis in axes:

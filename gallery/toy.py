@@ -1,12 +1,9 @@
 """Small networks that are trained in seconds.
 
 Two learn to reverse a sequence, for `fig03_recurrent_attention.py`: one joins an encoder and a
-decoder by recurrent attention, the other is one layer of self-attention. A third learns to copy,
-for `fig28_training.py`, and a fourth copies by three kinds of attention, for
-`fig29_linear_attention.py`.
+decoder by recurrent attention, the other is one layer of self-attention. A third copies by three
+kinds of attention, for `fig29_linear_attention.py`.
 """
-
-import copy
 
 import torch
 from torch import nn
@@ -140,47 +137,6 @@ def _write_rows(ax, rows):
     ax.set_yticks(range(len(rows)), rows)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-
-
-def train_to_copy(steps, symbols=24, width=64, longest=12, T=24):
-    """Train a decoder of two layers to repeat symbols; return copies of it at some steps.
-
-    Each text repeats symbols in random order with a period of its own, up to `longest`. So no fixed
-    distance tells the next symbol, but what followed the same symbol before does.
-    """
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=symbols,
-        hidden_size=width,
-        intermediate_size=width,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        attn_implementation="eager",
-        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
-    )
-    model = LlamaForCausalLM(config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0, betas=(0.9, 0.99))
-    copies = {}
-    for step in range(max(steps) + 1):
-        if step in steps:
-            copies[step] = copy.deepcopy(model).eval()
-        period = torch.randint(3, longest + 1, (64, 1))
-        place = torch.arange(T)
-        order = torch.rand(64, symbols).argsort(1)[:, :longest]
-        x = order.gather(1, place % period)
-        known = place[1:] > period  # the symbol before it has been followed by one
-        optimizer.param_groups[0]["lr"] = 3e-3 * min(1, (step + 1) / 20)
-        optimizer.zero_grad()
-        logits = model(x).logits[:, :-1]
-        nn.functional.cross_entropy(logits[known], x[:, 1:][known]).backward()
-        optimizer.step()
-    torch.set_num_threads(threads)
-    return copies
 
 
 def copying_accuracy(model, texts):

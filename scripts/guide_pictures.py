@@ -39,7 +39,7 @@ SAMPLE = ROOT / "attnviz" / "analyses" / "survey" / "sample.txt"
 SILENT = ("verify", "check", "example", "models", "serve", "doctor")  # commands that draw nothing
 PAGES = ("view", "explore")  # commands that write a page
 # What commands need that is not here: other checkpoints, a GPU, files of the reader, a long time.
-ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|\.csv|photos/|speech/|step-0|\./before")
+ELSEWHERE = re.compile(r"cuda|\w/\w+-\w|\.csv|photos/|speech/|\./before")
 SNIPPET = re.compile(r"attnviz\.plot\.(?!save|style)|\.plot\(|attnviz\.view\(")
 _IMAGE = r"!\[[^\]]+\]\((?:\.\./)?images/[\w.-]+\)"
 _NEEDS = r'(?: title="Needs [^"]*")?'  # a fence that does not run everywhere

@@ -53,7 +53,7 @@ FORMAT = 1  # increase it when older versions of attnviz cannot read what is wri
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 # What files of older versions have, and results no longer: fields, and records in them.
-_FORMER = {"ExplainResult": ("heads", "lens")}
+_FORMER = {"CompareResult": ("roles",), "ExplainResult": ("heads", "lens")}
 _FORMER_RECORDS = {
     "HeadEffects": make_dataclass("HeadEffects", ("estimate", "exact")),
     "LogitLens": make_dataclass("LogitLens", ("ids", "logits", "probabilities", "tokens")),
@@ -335,10 +335,10 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
         if kind is AgreementReport:
             values |= {"saved": values.get("saved") or saved, "recomputed": ()}
         if isinstance(report := values.get("agreement"), AgreementReport):
-            report = _bound(report, kind, values, is_older=saved is None)
-            if len(values) < len(whole) and report.digest == digest_of(whole):
-                report = replace(report, digest=None)  # the result gets one of what is left
-            values["agreement"] = report
+            values["agreement"] = _bound(report, kind, values, is_older=saved is None)
+        if len(values) < len(whole):
+            before = digest_of(whole)
+            values = {key: _without_digest(one, before) for key, one in values.items()}
         try:
             records[path] = kind(**values)
             records[path].check(numbers=True)
@@ -378,6 +378,14 @@ def _bound(
         return replace(report, altered=True)
     attentions = values.get("streamed") or values.get("records") or ()
     return replace(report, digests=digests_of(attentions)) if has_records else report
+
+
+def _without_digest(value: Any, digest: str) -> Any:
+    """Return reports without this digest, so that the result gives them one of what is left."""
+    if isinstance(value, AgreementReport) and value.digest == digest:
+        return replace(value, digest=None)
+    is_several = isinstance(value, tuple)
+    return tuple(_without_digest(one, digest) for one in value) if is_several else value
 
 
 def _expect_types(kind: type, values: Mapping[str, Any]) -> None:

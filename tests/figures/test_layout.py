@@ -19,7 +19,7 @@ INPUTS = ["long", "odd", "one_word", "foreign"]  # a foreign pair
 COLUMN, FULL = 89, 183
 DRAWN = [
     ("ablate", "ablate"), ("attention_vector", "steps"), ("check", "check"),
-    ("compare", "compare"), ("compare", "checkpoints"), ("example", "example"),
+    ("compare", "compare"), ("example", "example"),
     ("explain", "explain"), ("explain", "explain-masked"), ("heads", "maps"), ("heatmap", "map"),
     ("heatmap", "map-image"), ("heatmap", "map-audio"), ("senses", "senses"), ("shift", "shift"),
     ("shift", "shift-causally"), ("steps", "steps"), ("survey", "survey"), ("text", "map"),

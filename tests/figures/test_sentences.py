@@ -57,8 +57,8 @@ def test_sentences_about_invented_numbers_name_them(analysis):
     assert not problems, "\n".join(problems)
 
 
-# Trained again: one in ten seconds, the other in 40, and then only its rough sizes are compared
-TRAINED = {"fig28_training": pytest.mark.slow, "fig29_linear_attention": pytest.mark.long}
+# Trained again in 40 seconds, and then only its rough sizes are compared
+TRAINED = {"fig29_linear_attention": pytest.mark.long}
 STEMS = [pytest.param(stem, marks=TRAINED.get(stem, ())) for stem in gallery.CHECKS]
 
 

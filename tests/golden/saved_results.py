@@ -113,9 +113,6 @@ MAKERS = {
     "check": lambda: attnviz.check(attend().weights(), TEXT, model=model()),
     "survey": lambda: attnviz.survey(CORPUS, model=model()),
     "compare": lambda: attnviz.compare(CORPUS, models=(model(), model(seed=1))),
-    "checkpoints": lambda: attnviz.compare(
-        CORPUS, models={"before": model(), "between": model(seed=1), "after": model()}
-    ),
     "example": lambda: attnviz.example("phones"),
 }  # fmt: skip
 

@@ -78,7 +78,6 @@ RUNS = {
     "survey": ("survey", "corpus.txt", "-o", "survey"),
     "survey-probe": ("survey", "--probe", "previous", "-m", "gpt2", "-o", "probe"),
     "compare": ("compare", "before", "after", "corpus.txt"),
-    "compare-three": ("compare", "before", "between", "after", "corpus.txt"),
     "example-phones": ("example", "phones"),
     "example-cat": ("example", "cat"),
     "example-likes": ("example", "likes"),
@@ -102,7 +101,7 @@ RUNS = {
 
 # Kinds that the other cases show too, together
 LONG_COMMANDS = (
-    "compare-three", "heatmap-head", "heads", "two-sides-heatmap",
+    "heatmap-head", "heads", "two-sides-heatmap",
     "heatmap-heads", "heatmap-streamed", "decoder-heatmap", "image-heatmap", "example-cat",
 )  # fmt: skip
 LONG_FIGURES = (
@@ -169,7 +168,7 @@ def place(tmp_path_factory, model):
     for family in RANDOM[4:]:
         seeing(family, model.tokenizer).module.save_pretrained(folder / family)
         processor_of(family, model.tokenizer).save_pretrained(folder / family)
-    for name, factor in (("before", 1.0), ("between", 1.2), ("after", 1.5)):
+    for name, factor in (("before", 1.0), ("after", 1.5)):
         other = attnviz.load(device="cpu")
         with torch.no_grad():
             other.module.get_parameter("encoder.layer.2.attention.self.query.weight").mul_(factor)
@@ -341,7 +340,6 @@ FIGURES = {
     "text-masked": lambda: attnviz.plot.text(saved("explain-masked"), measured=False),
     "ablate": lambda: attnviz.plot.ablate(saved("ablate")),
     "check": lambda: attnviz.plot.check(saved("check")),
-    "compare-three": lambda: attnviz.plot.compare(saved("checkpoints")),
     "survey": lambda: attnviz.plot.survey(saved("survey")),
     "survey-column": lambda: attnviz.plot.survey(saved("survey"), width=89),
     "compare": lambda: attnviz.plot.compare(saved("compare")),

@@ -31,7 +31,7 @@ from attnviz import (
     save_result,
 )
 from attnviz.analyses.maps.compute import choose_head
-from attnviz.io.export import to_data
+from attnviz.io.export import _FORMER, to_data
 from attnviz.results import Factor, Provenance
 
 LONG = "the train left the station on time and nobody noticed that it was early. " * 4
@@ -509,6 +509,27 @@ def test_fields_of_older_versions_are_left_out(tmp_path):
     alone = [tree[0]["ExplainResult"]["heads"], *tree[1:]]
     path.write_bytes(signed(metadata | {"tree": json.dumps(alone)}, tensors))
     assert "no type 'HeadEffects'" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["compare"])
+def test_fields_that_are_gone_are_left_out_of_older_files(name, tmp_path):
+    metadata, tensors = parts(SAVED / f"{name}.safetensors")
+    ((kind, fields),) = json.loads(metadata["tree"])[0].items()
+    result = load_result(SAVED / f"{name}.safetensors")
+    assert fields.keys() - vars(result).keys() == {*_FORMER[kind]}
+    assert (type(result).__name__, result.checked_agreement.verdict) == (kind, "verified")
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(signed(metadata, tensors | {"mean": tensors["mean"] + 1}))
+    assert load_result(path).checked_agreement.altered
+
+
+def test_an_older_comparison_of_three_models_is_refused(tmp_path):
+    metadata, tensors = parts(SAVED / "compare.safetensors")
+    change = put(0, "CompareResult", "checkpoints", value=["a", "b", "c"])
+    metadata["tree"] = json.dumps(change(json.loads(metadata["tree"])))
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(signed(metadata, tensors))
+    assert "two models, with a report and a provenance of each" in refusal(path)
 
 
 @pytest.mark.parametrize("tree", ["", "{", "[" * 100_000, "nonsense", "null", "1" * 5000])

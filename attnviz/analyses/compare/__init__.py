@@ -1,1 +1,1 @@
-"""Checkpoints, head by head."""
+"""Two checkpoints, head by head."""

@@ -332,10 +332,8 @@ def explore():
 
 
 def compare():
-    for name in ("compare", "compare-three"):
-        yield of_command(name, COMPARE, facts_of_json("compare", printed(name)))
+    yield of_command("compare", COMPARE, facts_of_json("compare", printed("compare")))
     yield from of_saved("compare", COMPARE, ["compare"])
-    yield from of_saved("checkpoints", COMPARE, ["compare-three"])
 
 
 def example():

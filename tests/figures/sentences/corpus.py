@@ -1,6 +1,5 @@
 """Sentences of survey, explore and compare, and the numbers that they should name."""
 
-import math
 from collections import Counter
 
 import numpy as np
@@ -219,11 +218,6 @@ COMPARE.words(
     "Each panel: layers down, heads across.",
     "First panel: the root of the Jensen–Shannon divergence between what a head gives to the same "
     "keys in both models, from 0 to 1, mean over rows and texts.",
-    "Color: the longest paths with a significant step, with 95% intervals over texts of the means.",
-    "Significant: p < 0.01 by sign flips of the texts, corrected for all heads, statistics and "
-    "steps; paths are compared as shares of the most that a statistic can be.",
-    "Roles as in a survey: on half of the texts, confirmed on the other half.",
-    "Heads with each role",
 )
 
 
@@ -254,115 +248,3 @@ def compare_farthest(facts, said):
 def compare_line(facts, said):
     first, second = facts.checkpoints
     return {"count": len(facts.apart), "first": first, "second": second, "texts": facts.texts}
-
-
-# three or more
-
-
-def turns(facts):
-    """Return where heads change most: (head, statistic, step), the longest path first.
-
-    A path is a share of the most that its statistic can be: for the entropy and the distance, of
-    a text of mean length.
-    """
-    length = max(2, facts.tokens // max(1, facts.texts))
-    units = {"distance": max(1.0, length - 1), "entropy": max(1.0, math.log(length))}
-    mean, sure = np.asarray(facts.mean, float), np.asarray(facts.p_value) < SURE
-    found = []
-    for head in range(mean.shape[1]):
-        sizes = [
-            np.ptp(mean[:, head, n]) / units.get(name, 1.0) if sure[:, head, n].any() else 0.0
-            for n, name in enumerate(facts.statistics)
-        ]
-        n = int(np.nanargmax(sizes))
-        if sizes[n] > 0:
-            steps = np.where(sure[:, head, n], np.abs(facts.change)[:, head, n], -1)
-            found.append((sizes[n], head, n, int(steps.argmax())))
-    found.sort(key=lambda one: -one[0])
-    return [one[1:] for one in found]
-
-
-def step_of(facts):
-    head, statistic, step = turns(facts)[0]
-    rises = facts.change[step][head][statistic] > 0
-    before, after = facts.checkpoints[step : step + 2]
-    return names_of(facts)[head], facts.statistics[statistic], rises, before, after
-
-
-@COMPARE.sentence(
-    "Between <before:*> and <after:*>, the <title:*> of head <head:h> <verb:rises|falls>"
-)
-def checkpoints_title(facts, said):
-    head, name, rises, before, after = step_of(facts)
-    one = {"head": head, "before": before, "after": after, "title": TITLES[name].partition(",")[0]}
-    return one | {"verb": "rises" if rises else "falls"}
-
-
-@COMPARE.sentence(
-    "Between <before:*> and <after:*>, head <head:h> turns <way:to|away from> <what:*>"
-)
-def checkpoints_turn(facts, said):
-    head, name, rises, before, after = step_of(facts)
-    what = {"self": "the token itself", "induction": "what followed the same token before"}
-    one = {"head": head, "before": before, "after": after, "way": "to" if rises else "away from"}
-    return one | {"what": what.get(name, TITLES[name].removeprefix("for "))}
-
-
-@COMPARE.sentence("<count> checkpoints read the same <texts> texts, <tokens> tokens.")
-def checkpoints_source(facts, said):
-    return {"count": len(facts.checkpoints), "texts": facts.texts, "tokens": facts.tokens}
-
-
-@COMPARE.sentence(
-    "Head <head:h> goes from <before> to <after>, by <change> (95% interval <low> to <high>)."
-)
-def checkpoints_step(facts, said):
-    head, statistic, step = turns(facts)[0]
-    before, after = (facts.mean[n][head][statistic] for n in (step, step + 1))
-    assert agrees(said["change"], after - before)
-    ends = (getattr(facts, name)[step][head][statistic] for name in ("change_low", "change_high"))
-    one = {"head": names_of(facts)[head], "before": before, "after": after}
-    return one | dict(zip(("low", "high"), ends, strict=True)) | {"change": after - before}
-
-
-@COMPARE.sentence("<some> of <all> heads changed significantly in a step.")
-def checkpoints_changed(facts, said):
-    sure = (np.asarray(facts.p_value) < SURE).any((0, 2))
-    return {"some": sure.sum(), "all": len(sure)}
-
-
-@COMPARE.sentence("<title:*>; gray: all <all> heads")
-def checkpoints_panel(facts, said):
-    title = TITLES[step_of(facts)[1]]
-    title = f"Weight {title}" if title.startswith("for ") else title[0].upper() + title[1:]
-    return {"title": title, "all": len(names_of(facts))}
-
-
-@COMPARE.sentence("<head:h>")
-def checkpoints_head(facts, said):
-    _, statistic, _ = turns(facts)[0]
-    sure = (np.asarray(facts.p_value) < SURE)[:, :, statistic].any(0)
-    return {"head": OneOf(np.array(names_of(facts))[sure])}
-
-
-@COMPARE.sentence("<count> heads in <checkpoints> checkpoints, <texts> texts")
-def checkpoints_line(facts, said):
-    one = {"count": len(names_of(facts)), "texts": facts.texts}
-    return one | {"checkpoints": len(facts.checkpoints)}
-
-
-@COMPARE.sentence("<first:*> → <rest:*>")
-def checkpoints_labels(facts, said):
-    first, *others = facts.checkpoints
-    return {"first": first, "rest": " → ".join(others)}
-
-
-@COMPARE.sentence("<label:*>: “<role:w>” <verb:appears in|vanishes from> <heads:*>")
-def checkpoints_roles(facts, said):
-    step = facts.checkpoints.index(said["label"]) - 1
-    changed = [
-        name for name, old, new in zip(names_of(facts), *facts.roles[step : step + 2], strict=True)
-        if old != new and said["role"] == (new if said["verb"] == "appears in" else old)
-    ]  # fmt: skip
-    one = {"label": said["label"], "role": said["role"], "verb": said["verb"]}
-    return one | {"heads": ", ".join(changed)}

@@ -147,7 +147,7 @@ def comparing_words(template):
 
 # ------------------------------------------------------------------------------------------ files
 
-UNREAD = {"fig28_training", "fig29_linear_attention"}  # of a training
+UNREAD = {"fig29_linear_attention"}  # of a training
 FILES = {}  # the captions that attnviz writes, by figure
 TEXTS = {  # that were read, where these are several
     "fig06_senses": 30, "fig12_apple": 27, "fig14_sinks": 9, "fig18_four_rankings": 2,
@@ -606,7 +606,7 @@ def heads_of_a_layer(model):
 TROPHY = "The trophy does not fit into the suitcase, because it is too big."
 
 
-@figure("fig35_text", "back, largest, more")
+@figure("fig28_text", "back, largest, more")
 def in_the_text(model):
     run = read(model, TROPHY)
     it, *keys = (run.columns.index(word) for word in ("it", "trophy", "suitcase"))
@@ -618,10 +618,10 @@ def in_the_text(model):
     }  # fmt: skip
 
 
-FILES["fig35_text"] = Patterns()
+FILES["fig28_text"] = Patterns()
 
 
-@FILES["fig35_text"].sentence("Read by <model:*>.")
+@FILES["fig28_text"].sentence("Read by <model:*>.")
 def file_reader(file, said):
     return {"model": file.model.name}
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 import attnviz
-from figures.sentences.facts import facts_of
 from figures.sentences.gallery import GALLERY, figure, kept, module
 from figures.sentences.reading import Near, OneOf, read_number
 
@@ -219,66 +218,10 @@ def cost(model):
     }  # fmt: skip
 
 
-# ---------------------------------------------------------------------------- learning to copy
-
-ALPHABET, HALF_TEXT, TEXTS, CHECKPOINTS = 24, 12, 64, (0, 50, 100, 150, 200, 250)
-
-
-@kept
-def learned():
-    """Return by step the weight on what followed before, (steps, texts, heads), and accuracies.
-
-    Also the roles of the heads at each step, which attnviz gives them.
-    """
-    copies = toy().train_to_copy(steps=CHECKPOINTS, symbols=ALPHABET)
-    letters, tokenizer = toy().letters_tokenizer(ALPHABET)
-    torch.manual_seed(1)
-    ids = torch.rand(TEXTS, ALPHABET).argsort(1)[:, :HALF_TEXT].repeat(1, 2)
-    behind, right = [], []
-    rows = torch.arange(HALF_TEXT, 2 * HALF_TEXT)
-    for step in CHECKPOINTS:
-        with torch.no_grad():
-            output = copies[step](ids, output_attentions=True)
-        weights = torch.stack([*output.attentions], 1)  # (texts, layers, heads, T, T)
-        behind.append(weights[..., rows, rows - HALF_TEXT + 1].mean(-1).flatten(1))
-        likely = output.logits[:, HALF_TEXT:-1].argmax(-1)
-        right.append((likely == ids[:, HALF_TEXT + 1 :]).double().mean().item())
-    compared = attnviz.compare(
-        [" ".join(letters[number] for number in row) for row in ids.tolist()],
-        models={f"{step}": attnviz.load(copies[step], tokenizer=tokenizer) for step in CHECKPOINTS},
-    )
-    return torch.stack(behind).double().numpy(), right, facts_of(compared).roles
-
-
-@figure("fig28_training", "more, second half")
-def training(model):
-    """The head whose weight changes most in all, and the step where it rises most."""
-    behind, right, roles = learned()
-    means = behind.mean(1)
-    head = int(np.ptp(means, axis=0).argmax())
-    step = int(np.diff(means[:, head]).argmax())
-    rises = np.diff(behind[:, :, head], axis=0)[step]
-    resampled = np.random.default_rng(28).choice(rises, (4000, TEXTS)).mean(1)
-    low, high = np.quantile(resampled, (0.025, 0.975))
-    first, *_, last = roles
-    assert not any(first)
-    assert ((means[-1] - means[0]) > 0.2).sum() == last.count("induction")
-    shares = {
-        "rise": rises.mean(), "low": low, "high": high, "right_before": right[step],
-        "right_after": right[step + 1], "right": right[-1],
-    }  # fmt: skip
-    return {name: Near(share, TRAINED) for name, share in shares.items()} | {
-        "induction": last.count("induction"), "heads_of_layer": behind.shape[2] // 2,
-        "symbols": ALPHABET, "texts": TEXTS, "period": HALF_TEXT, "checkpoints": len(behind),
-        "before": f"step {CHECKPOINTS[step]}", "after": f"step {CHECKPOINTS[step + 1]}",
-        "head": f"{head // 4}.{head % 4}", "level": 0.95,
-    }  # fmt: skip
-
-
 # ------------------------------------------------------------------------------- linear attention
 
 KINDS = {"softmax": ("decoder", 0), "gated delta": ("linear", 0), "Mamba-2": ("linear", 1)}
-PERIOD = 8
+ALPHABET, PERIOD = 24, 8
 
 
 @kept

@@ -106,19 +106,15 @@ def explore(generator):
 
 
 def compare(generator):
-    result = saved("checkpoints")
+    result = saved("compare")
     mean = result.mean + 0.1 * torch.rand(result.mean.shape, generator=generator)
     p_value = torch.rand(result.p_value.shape, generator=generator) * 0.3
-    names = [*COLUMNS, ""]
-    roles = tuple(
-        tuple(names[int(torch.randint(len(names), (), generator=generator))] for _ in of)
-        for of in result.roles
-    )
-    numbers = {"mean": mean, "change": mean.diff(dim=0), "p_value": p_value, "roles": roles}
+    apart = torch.rand(result.apart.shape, generator=generator).double()
+    numbers = {"mean": mean, "change": mean.diff(dim=0), "p_value": p_value, "apart": apart}
     changed = altered(result, **numbers)
-    yield in_terminal("checkpoints", COMPARE, *both(changed))
+    yield in_terminal("compare", COMPARE, *both(changed))
     if generator.initial_seed() < 2:
-        yield in_figure("checkpoints", COMPARE, *both(changed))
+        yield in_figure("compare", COMPARE, *both(changed))
 
 
 def altered(result, **fields):

@@ -1,9 +1,8 @@
 """The verdict, the source, and other sentences that all results share."""
 
 from datetime import date
-from types import SimpleNamespace
 
-from figures.sentences.reading import Noise, OneOf, Patterns, agrees, clipped, read_all
+from figures.sentences.reading import Noise, OneOf, Patterns, agrees, clipped
 
 COMMON = Patterns()
 PROJECTED = {"query", "key", "value", "output"}
@@ -182,18 +181,6 @@ def whole_verdict(facts, said):
         }
         for one in reports_of(facts)
     ]
-
-
-@COMMON.sentence("<label:*>: verified<rest:*>")
-def verdict_of_checkpoint(facts, said):
-    """A verdict after the name of a checkpoint; the rest is read as a verdict of its own."""
-    names = [name.casefold() for name in getattr(facts, "checkpoints", ())]
-    if said["label"].casefold() not in names:
-        return []
-    report = facts.agreements[names.index(said["label"].casefold())]
-    one = SimpleNamespace(type="AgreementReport", agreement=report)
-    wrong = read_all(f"verified{said['rest']}", one, COMMON)
-    return {"label": said["label"], "rest": OneOf(wrong) if wrong else said["rest"]}
 
 
 def source_of(facts, said):
