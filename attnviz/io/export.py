@@ -53,7 +53,9 @@ FORMAT = 1  # increase it when older versions of attnviz cannot read what is wri
 _MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 # What files of older versions have, and results no longer: fields, and records in them.
-_FORMER = {"CompareResult": ("roles",), "ExplainResult": ("heads", "lens")}
+_FORMER = {
+    "CompareResult": ("roles",), "ExplainResult": ("heads", "lens"), "SurveyResult": ("clusters",),
+}  # fmt: skip
 _FORMER_RECORDS = {
     "HeadEffects": make_dataclass("HeadEffects", ("estimate", "exact")),
     "LogitLens": make_dataclass("LogitLens", ("ids", "logits", "probabilities", "tokens")),

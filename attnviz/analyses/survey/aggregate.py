@@ -1,4 +1,4 @@
-"""From the statistics of all texts to each head: means, tests, roles, and which heads are alike.
+"""From the statistics of all texts to each head: means, tests, roles, and how alike heads are.
 
 Intervals and sign flips are sums over a stream of texts, in memory that does not grow with it.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 
 import numpy as np
@@ -141,29 +140,8 @@ def assign_roles(
     return [statistics[n].role if n >= 0 else "" for n in followed]
 
 
-def _cluster(distances: Floats) -> NDArray[np.int64]:
-    """Return the cluster of each head, the largest cluster first, from distances (K, K).
-
-    By Ward's method, since the distances are Euclidean (Endres & Schindelin 2003); average linkage
-    would set one head apart from all others. Of 2 to 8 clusters, the number with the largest
-    silhouette.
-    """
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-    from sklearn.metrics import silhouette_score
-
-    one = np.zeros(len(distances), np.int64)
-    if len(distances) < 3:
-        return one
-    tree = linkage(squareform(distances, checks=False), "ward")
-    tried = (fcluster(tree, n, "maxclust") - 1 for n in range(2, min(8, len(distances) - 1) + 1))
-    score = partial(silhouette_score, distances, metric="precomputed")
-    best = max((labels for labels in tried if labels.any()), key=score, default=one)
-    return np.argsort(np.argsort(-np.bincount(best), kind="stable"))[best]
-
-
-def group_heads(texts: Sequence[Sequence[AttentionRecord]]) -> tuple[Tensor, NDArray[np.int64]]:
-    """Return the distance between each two heads of a model, (K, K), and their clusters, (K,).
+def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
+    """Return the distance between each two heads of a model, (K, K).
 
     From 0, alike, to 1, disjoint: the square root of the Jensen–Shannon divergence of their rows,
     in bits, averaged over rows of all texts, evenly chosen in long ones. Of linear attention, a row
@@ -182,7 +160,7 @@ def group_heads(texts: Sequence[Sequence[AttentionRecord]]) -> tuple[Tensor, NDA
         heads = torch.tensor([k for k, n in enumerate(owners) if n in group], device="cpu")
         alike = _distances([[records[n] for n in group] for records in texts])
         distances[heads[:, None], heads] = alike
-    return distances, _cluster(distances.numpy())
+    return distances
 
 
 def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:

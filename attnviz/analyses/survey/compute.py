@@ -15,7 +15,12 @@ import numpy as np
 import torch
 
 from attnviz.agreement import PRECISIONS, bounded_check, dtypes
-from attnviz.analyses.survey.aggregate import CorpusStatistics, aggregate, assign_roles, group_heads
+from attnviz.analyses.survey.aggregate import (
+    CorpusStatistics,
+    aggregate,
+    assign_roles,
+    head_distances,
+)
 from attnviz.analyses.survey.corpus import (
     Corpus,
     MediaCorpus,
@@ -149,7 +154,7 @@ def survey(
     >>> result = attnviz.survey(texts)
     >>> table = result.to_frame()
     >>> list(table.columns[:6])
-    ['stack', 'layer', 'head', 'role', 'cluster', 'statistic']
+    ['stack', 'layer', 'head', 'role', 'statistic', 'mean']
     >>> table.query("layer == 5 and head == 3 and statistic == 'entropy'")["mean"].round(2).item()
     1.22
     """
@@ -311,7 +316,6 @@ def _result(
     corpus: TextCorpus | MediaCorpus,
     groups: Sequence[ProbeGroup],
 ) -> SurveyResult:
-    distances, clusters = group_heads([result.records for result in sample])
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
     notes = (*_notes_on_layers(sample[0]), *filter(None, [corpus.separate]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
@@ -323,14 +327,13 @@ def _result(
         **{name: torch.from_numpy(number) for name, number in vars(totals.value).items()},
         **{name: torch.from_numpy(getattr(totals, name)) for name in _BASELINES},
         roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
-        clusters=tuple(clusters.tolist()),
-        distances=distances,
+        distances=head_distances([result.records for result in sample]),
         sampled=len(sample),
         compared=totals.compared,
         texts=totals.texts,
         tokens=totals.tokens,
         notes=(*corpus.changes.notes, *notes),
-        agreement=add_statistics(verified, heads, totals),
+        agreement=_add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(corpus.changes.left_out),
         confirmations=tuple(confirmations),
@@ -355,7 +358,7 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
         yield f"not measured: {others} {noun} of {kind} attention; a survey {option} does"
 
 
-def add_statistics(
+def _add_statistics(
     report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
 ) -> AgreementReport:
     """Return a report with the checks of the statistics, and the attentions without a check."""

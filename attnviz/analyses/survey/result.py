@@ -145,7 +145,6 @@ class SurveyResult(HeadTable):
     p_shuffled: Tensor = doc("Likewise, of the difference from shuffled tokens, (K, S).")
     count: Tensor = doc("How many texts have such a token, (K, S).")
     roles: tuple[str, ...] = doc('The role of each head, or "".')
-    clusters: tuple[int, ...] = doc("The cluster of similar heads, counted from 0.")
     distances: Tensor = doc(
         "The square root of the Jensen–Shannon divergence between the rows of two heads, in bits, "
         "from 0 to 1, (K, K): the mean over the rows of some texts."
@@ -171,6 +170,7 @@ class SurveyResult(HeadTable):
     )
     kind: str = doc('What the corpus consists of: "text", "image" or "audio".', default="text")
 
+
     def __repr__(self) -> str:
         named = sum(map(bool, self.roles))
         return (
@@ -188,11 +188,6 @@ class SurveyResult(HeadTable):
         """What was read, in words: "500 texts"."""
         return counted(self.texts, NOUNS[self.kind].removesuffix("s"))
 
-    @property
-    def cluster_sizes(self) -> tuple[int, ...]:
-        """How many heads each cluster has, the largest first."""
-        return tuple(self.clusters.count(number) for number in range(1 + max(self.clusters)))
-
     def name_of(self, role: str) -> str:
         """Return how a role is named: a role that a probe did not confirm only looks like it."""
         doubted = (one.role for one in self.confirmations if not one.confirmed)
@@ -206,7 +201,7 @@ class SurveyResult(HeadTable):
     def about(self) -> dict[str, Any]:
         """Return the size of the corpus, the role of each head, and the proof."""
         return {
-            **described(self, "texts tokens notes left_out roles clusters compared sampled"),
+            **described(self, "texts tokens notes left_out roles compared sampled"),
             "confirmations": [
                 {**finite(asdict(one)), "confirmed": one.confirmed} for one in self.confirmations
             ],
@@ -214,7 +209,7 @@ class SurveyResult(HeadTable):
         }
 
     def _columns_of_heads(self) -> Columns:
-        return super()._columns_of_heads() | {"role": self.roles, "cluster": self.clusters}
+        return super()._columns_of_heads() | {"role": self.roles}
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         model = self.provenance.model_name
@@ -229,8 +224,6 @@ class SurveyResult(HeadTable):
             most = [f"{self.heads[n]} ({self.mean[n, index]:.2f})" for n in known]
             table.add_row(name, *cells, ", ".join(most) or "–")
         yield table
-        sizes = ", ".join(map(str, self.cluster_sizes))
-        yield Text("clusters of similar heads: ", "bold").append(sizes, "not bold")
         for role in dict.fromkeys(filter(None, self.roles)):
             of_heads = zip(self.heads, self.roles, strict=True)
             listed = ", ".join(str(head) for head, other in of_heads if other == role)

@@ -153,14 +153,6 @@ def survey_role(facts, said):
     return [{"head": name, "role": weights[name][2]} for name in shown]
 
 
-@SURVEY.sentence("clusters of similar heads: <sizes:*>")
-def survey_clusters(facts, said):
-    sizes = [int(one) for one in said["sizes"].split(", ")]
-    assert sizes == sorted(sizes, reverse=True)
-    counted = Counter(int(one) for one in facts.clusters)
-    return {"sizes": ", ".join(str(counted[number]) for number in range(len(counted)))}
-
-
 @SURVEY.sentence("<role:*>: <heads:*>")
 def survey_role_line(facts, said):
     if said["role"] not in facts.roles:
