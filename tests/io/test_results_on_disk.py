@@ -396,6 +396,14 @@ def test_a_result_too_large_for_memory(small, monkeypatch):
         load_result(small[0])
 
 
+def test_a_saved_result_that_holds_another_stays_verified(model, tmp_path):
+    result = attnviz.explore(TEXTS, model=attnviz.load(tiny("bert"), tokenizer=model.tokenizer))
+    again = on_disk(result, tmp_path)
+    assert again.checked_agreement.verdict == again.survey.checked_agreement.verdict == "verified"
+    again.survey.mean[0, 0] += 1
+    assert again.checked_agreement.verdict == "failed"
+
+
 def test_a_newer_format_names_its_version(small, tmp_path):
     metadata, tensors = parts(small[0])
     path = tmp_path / "x.safetensors"
