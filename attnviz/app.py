@@ -228,12 +228,12 @@ def survey(call: Call) -> int:
 
 @Command("explore", "heads.html", _PAGE, PAGE_SUFFIXES, doing="exploring the heads")
 def explore(call: Call) -> int:
-    """Write an interactive page of all heads: what each attends to, looks for and writes.
+    """Write an interactive page of all heads: what each attends to and writes.
 
     The page has every head in a plane of two statistics. Of each it shows the strongest and typical
-    examples from the corpus, where its queries and keys meet, the tokens whose logits it raises and
-    lowers, and what is lost without it. It is one file and works offline. Models of images and
-    sounds have pictures and outlines in place of texts.
+    examples from the corpus, the tokens whose logits it raises and lowers, and what is lost without
+    it. It is one file and works offline. Models of images and sounds have pictures and outlines in
+    place of texts.
     """
     return call.save_page(call.compute().page())
 

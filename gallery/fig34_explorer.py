@@ -5,8 +5,8 @@ is a head of SmolLM2, placed by two statistics over {texts} short sentences that
 and colored by its role, which half of the sentences suggest and the other half confirm. Head {head}
 (red) is the one farthest right: it gives {share:.0%} of its weight to the token before (even
 weights: {even:.0%}). Beside the plane are its strongest and typical examples: the outlined token
-reads the colored ones. Further down the page has the plane in which queries and keys meet, and the
-tokens whose logits the head raises and lowers. It is one file and works offline.
+reads the colored ones. Further down the page has the tokens whose logits the head raises and
+lowers. It is one file and works offline.
 """
 
 from pathlib import Path

@@ -54,12 +54,10 @@ _MAX_HEADER = 100_000_000  # bytes, as in safetensors
 _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 # What files of older versions have, and results no longer: fields, and records in them.
 _FORMER = {
-    "CompareResult": ("roles",), "ExplainResult": ("heads", "lens"), "SurveyResult": ("clusters",),
+    "CompareResult": ("roles",), "ExplainResult": ("heads", "lens"), "ExploreResult": ("planes",),
+    "SurveyResult": ("clusters",),
 }  # fmt: skip
-_FORMER_RECORDS = {
-    "HeadEffects": make_dataclass("HeadEffects", ("estimate", "exact")),
-    "LogitLens": make_dataclass("LogitLens", ("ids", "logits", "probabilities", "tokens")),
-}
+_FORMER_RECORDS = ("HeadEffects", "LogitLens", "QueryKeyPlane")
 
 _hints = cache(get_type_hints)  # of a record
 
@@ -325,8 +323,8 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
                 return records[inner]
             case "tensor":
                 return tensor(*inner)
-        if (former := _FORMER_RECORDS.get(tag)) is not None:
-            return former(*(decode(one, path) for one in inner.values()))
+        if tag in _FORMER_RECORDS:
+            return make_dataclass(tag, inner)(*(decode(one, path) for one in inner.values()))
         return record(tag, inner, path)
 
     def record(name: str, items: dict[str, Any], path: str) -> Savable:

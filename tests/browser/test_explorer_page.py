@@ -1,6 +1,5 @@
 """The page of heads as readers use it: real Chromium, a real mouse and keyboard, and no network."""
 
-import copy
 import re
 
 import pytest
@@ -29,7 +28,7 @@ def head(layer, number, role="", looks=None, values=(0.1, 0.2, 0.05), **others):
         "role": role, "looks": role if looks is None else looks,
         "values": [*values], "low": [v and v - 0.02 for v in values],
         "high": [v and v + 0.02 for v in values], "even": [0.1, 0.1, None],
-        "similar": [], "examples": [], "deciles": [], "plane": None, "writes": None,
+        "similar": [], "examples": [], "deciles": [], "writes": None,
         "effect": None, **others,
     }  # fmt: skip
 
@@ -55,8 +54,6 @@ PAYLOAD = {
             examples=[weights_of(3, 5, 2, 0.98), weights_of(7, 8, 4, 0.5)],
             deciles=[{"decile": 90, **weights_of(9, 150, 40, 0.4)},
                      {"decile": 10, **weights_of(3, 3, 0, 0.001)}],
-            plane={"queries": [[" old", 0.5, 1.0], [HOSTILE[0], -0.2, 0.4]],
-                   "keys": [[" train", 0.6, 0.9], ["\n", -1.0, -1.0]], "explained": 0.71},
             writes={"raises": [[" Paris", 3.1, 4], [HOSTILE[1], 1.0, 1]],
                     "lowers": [[" the", -2.0, 3]]},
         ),
@@ -142,7 +139,7 @@ def test_a_click_on_a_point_or_a_cell_changes_the_head(show):
     cell(page, "1.2").click()
     assert chosen(page) == {"1.2"}
     expect(page.locator(".looks")).to_have_text("looks like “induction”, not confirmed")
-    # a head without examples, plane, words and effect says nothing about them
+    # a head without examples, words and effect says nothing about them
     for part in (".examples", ".beside", ".effect", ".like"):
         expect(page.locator(part)).to_be_hidden()
     cell(page, "1.0").click()
@@ -234,26 +231,6 @@ def test_any_text_is_shown_as_text(show):
     assert page.locator("main script, main img, main b b").count() == 0
     expect(page.locator(".writes .up bdi")).to_have_text(["Paris", HOSTILE[1]])
     expect(page.locator(".writes .down b")).to_have_text("−2.00")
-    words = page.locator(".meet svg text").all_text_contents()
-    assert {"old", "train", "↵", "</script><scrip…"} == {*words}
-    expect(page.locator(".meet")).to_contain_text("71 %")
-
-
-def test_labels_of_the_plane_do_not_cover_each_other(show):
-    payload = copy.deepcopy(PAYLOAD)
-    crowd = [[f"word{n}", 1 + 0.01 * (n % 7), 1 + 0.02 * (n // 7)] for n in range(40)]
-    payload["heads"][4]["plane"] = {"queries": crowd, "keys": crowd[::-1], "explained": 0.5}
-    page = show(payload)
-    expect(page.locator(".meet circle")).to_have_count(80)
-    boxes = [label.bounding_box() for label in page.locator(".meet svg text").all()]
-    assert 0 < len(boxes) < 80
-    frame = page.locator(".meet svg").bounding_box()
-    for n, a in enumerate(boxes):
-        assert a["x"] >= frame["x"] - 1
-        assert a["x"] + a["width"] <= frame["x"] + frame["width"] + 1
-        for b in boxes[:n]:
-            apart = abs(a["y"] - b["y"]) > 10
-            assert apart or a["x"] + a["width"] <= b["x"] + 1 or b["x"] + b["width"] <= a["x"] + 1
 
 
 def test_a_role_of_the_legend_fades_the_others(show):

@@ -396,9 +396,27 @@ def test_a_result_too_large_for_memory(small, monkeypatch):
         load_result(small[0])
 
 
-def test_a_saved_result_that_holds_another_stays_verified(model, tmp_path):
-    result = attnviz.explore(TEXTS, model=attnviz.load(tiny("bert"), tokenizer=model.tokenizer))
-    again = on_disk(result, tmp_path)
+@pytest.fixture(scope="module")
+def explored(model):
+    return attnviz.explore(TEXTS, model=attnviz.load(tiny("bert"), tokenizer=model.tokenizer))
+
+
+def test_fields_that_no_longer_exist_are_left_out(explored, tmp_path):
+    explored.save(tmp_path / "x.safetensors")
+    metadata, tensors = parts(tmp_path / "x.safetensors")
+    path, tree = tmp_path / "older.safetensors", json.loads(metadata["tree"])
+    plane = {"QueryKeyPlane": {"keys": {"tensor": ["planes.0.keys", 0, 1]}, "explained": 1.0}}
+    tree[0]["ExploreResult"]["planes"] = [plane]
+    more = tensors | {"planes.0.keys": torch.ones(2, 2)}
+    path.write_bytes(signed(metadata | {"tree": json.dumps(tree)}, more))
+    assert_same(on_disk(explored, tmp_path), forget_day(load_result(path)))
+    plane["QueryKeyPlane"]["no name"] = 1
+    path.write_bytes(signed(metadata | {"tree": json.dumps(tree)}, more))
+    assert "its content is not valid" in refusal(path)
+
+
+def test_a_saved_result_that_holds_another_stays_verified(explored, tmp_path):
+    again = on_disk(explored, tmp_path)
     assert again.checked_agreement.verdict == again.survey.checked_agreement.verdict == "verified"
     again.survey.mean[0, 0] += 1
     assert again.checked_agreement.verdict == "failed"

@@ -1,1 +1,1 @@
-"""What every head of a model does: statistics, examples, what it looks for and what it writes."""
+"""What every head of a model does: statistics, examples and what it writes."""

@@ -1,4 +1,4 @@
-"""Explore the heads of a model: a survey, with examples, queries and keys, and effects."""
+"""Explore the heads of a model: a survey, with examples, what each writes, and effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from attnviz.analyses.explore.result import (
     ExploreResult,
     HeadAxis,
     HeadExample,
-    QueryKeyPlane,
     ShownMedium,
     WrittenTokens,
 )
@@ -76,7 +75,7 @@ def explore(
     seed: int = 0,
     **inputs: Unpack[Source],
 ) -> ExploreResult:
-    """Explore every head of a model on a corpus: what it attends to, looks for and writes.
+    """Explore every head of a model on a corpus: what it attends to and writes.
 
     `result.page().save("heads.html")` writes one page that works offline. The corpus is surveyed,
     and read once more for examples. Memory does not grow with it.
@@ -103,9 +102,9 @@ def explore(
     Returns
     -------
     ExploreResult
-        The survey, and for each head its strongest and its typical examples, a plane of queries
-        and keys, the tokens whose logits it raises and lowers, and the log-probability that the
-        next tokens lose without it. The last two need a model of texts that predicts next tokens.
+        The survey, and for each head its strongest and its typical examples, the tokens whose
+        logits it raises and lowers, and the log-probability that the next tokens lose without it.
+        The last two need a model of texts that predicts next tokens.
 
     Raises
     ------
@@ -150,7 +149,6 @@ def explore(
     strongest, deciles = with_counts(kept, every_text, ids, causal)
     shown = {one.text for several in (*strongest, *deciles) for one in several}
     with part(2, 3, "each head"):
-        numbers: list[int] = []
         of_media: dict[str, Any] = {}
         if isinstance(corpus, TextCorpus):
             written, effects, notes = _of_predictions(model, verified, results)
@@ -162,22 +160,14 @@ def explore(
             notes = (
                 "what heads write, and what is lost without them, is shown for models of texts",
             )
-            numbers = [medium.number for medium in verified]
-            drawn = sorted({*shown, *(numbers if kind == "image" else [])})
-            media, tokens = _shown_media(corpus, drawn)
+            media, tokens = _shown_media(corpus, sorted(shown))
             axes, reads = _axes(heads.records)
             of_media = {"media": media, "axes": axes, "reads": reads}
-        planes = [
-            plane
-            for records in _by_record(results)
-            for plane in QueryKeyPlane.of_heads(records, numbers)
-        ]
     return ExploreResult(
         survey=surveyed,
         tokens=tokens,
         examples=strongest,
         deciles=deciles,
-        planes=tuple(planes),
         written=written,
         effects=effects,
         notes=notes,

@@ -12,12 +12,11 @@ import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from torch import Tensor
-from torch.nn.functional import pad
 
 import attnviz
 from attnviz.analyses.survey.result import POSITIONS, SurveyResult
 from attnviz.heads import RESTING_ROLES, TITLES
-from attnviz.results import AgreementReport, AttentionRecord, Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, Savable, doc, documented, finite, proof
 from attnviz.results.text import dim, plain_table
 
@@ -41,73 +40,6 @@ class HeadExample(Savable):
     weight: float
     weights: tuple[float, ...]  # of all tokens of the text
     count: int = 1  # in all texts, how often the key stands where the query can read it
-
-
-@dataclass(frozen=True, eq=False)
-class QueryKeyPlane(Savable):
-    """Queries and keys of some tokens, placed so that their inner products are close to scores."""
-
-    tokens: tuple[str, ...]
-    queries: Tensor  # (n, 2)
-    keys: Tensor  # (n, 2)
-    explained: float  # the share of the scores, centered for each query, that the plane holds
-    key_tokens: tuple[str, ...] = ()  # those of the keys, where they are others
-    query_places: tuple[tuple[int, int], ...] = ()  # of patches: the number of the image, the patch
-    key_places: tuple[tuple[int, int], ...] = ()  # those of the keys, where they are others
-
-    def _rules(self) -> Rules:
-        keys = self.key_tokens or self.tokens
-        yield "a query of each token", self.queries.shape == (len(self.tokens), 2)
-        yield "a key of each token", self.keys.shape == (len(keys), 2)
-
-    @classmethod
-    def of_heads(
-        cls, records: Sequence[AttentionRecord], numbers: Sequence[int] = ()
-    ) -> list[QueryKeyPlane]:
-        """Return a plane for each head of an attention: from the scores of queries and keys.
-
-        The scores, centered for each query, are the inner products of places, as far as two
-        dimensions allow (a biplot of their singular value decomposition, Gabriel 1971).
-
-        numbers : of the images of the records, whose patches are drawn.
-        """
-        sides: list[tuple[Tensor, tuple[str, ...], tuple[tuple[int, int], ...]]] = []
-        for side in ("query", "key"):
-            vectors: list[Tensor] = []
-            labels: list[str] = []
-            places: list[tuple[int, int]] = []
-            for index, record in enumerate(records):
-                axis, X = getattr(record, f"{side}_axis"), getattr(record, side).double().cpu()
-                ordinary = [n for n, special in enumerate(axis.special) if not special]
-                vectors.append(X.repeat_interleave(record.heads // len(X), dim=0)[:, ordinary])
-                labels += [axis.labels[n] for n in ordinary]
-                if numbers and axis.patches is not None:
-                    places += [(numbers[index], n) for n in ordinary]
-            count = min(40, len(labels))
-            chosen = torch.linspace(0, len(labels) - 1, count, device="cpu").long()
-            of_chosen = tuple(labels[n] for n in chosen.tolist())
-            where = tuple(places[n] for n in chosen.tolist() if places)
-            sides.append((torch.cat(vectors, dim=1)[:, chosen], of_chosen, where))
-        (Q, query_labels, query_places), (K, key_labels, key_places) = sides
-        scores = (Q @ K.mT) * records[0].scale
-        centered = scores - scores.mean(-1, keepdim=True)
-        U, S, V = torch.linalg.svd(centered, full_matrices=False)
-        planes = []
-        for u, s, v in zip(U, S, V, strict=True):
-            size = s[:2].sqrt()
-            lacking = (0, 2 - len(size))  # dimensions, where there is a single query or key
-            planes.append(
-                cls(
-                    tokens=query_labels,
-                    queries=pad(u[:, :2] * size, lacking),
-                    keys=pad(v[:2].mT * size, lacking),
-                    explained=float((s[:2] ** 2).sum() / (s**2).sum().clamp(min=1e-300)),
-                    key_tokens=() if key_labels == query_labels else key_labels,
-                    query_places=query_places,
-                    key_places=() if key_places == query_places else key_places,
-                )
-            )
-        return planes
 
 
 @dataclass(frozen=True)
@@ -150,7 +82,7 @@ class HeadAxis(Savable):
 
 @documented
 class ExploreResult(Result):
-    """Of K heads, a survey, examples, what each looks for, and what it writes.
+    """Of K heads, a survey, examples, and what each writes.
 
     Examples
     --------
@@ -171,7 +103,6 @@ class ExploreResult(Result):
     deciles: tuple[tuple[HeadExample, ...], ...] = doc(
         "Of each head, examples at the 90, 80, …, 10 % quantiles of a random sample of queries."
     )
-    planes: tuple[QueryKeyPlane, ...] = doc("Of each head, queries and keys of tokens.")
     written: tuple[WrittenTokens, ...] = doc("Of each head; empty if the model predicts no tokens.")
     effects: Tensor | None = doc(
         "The log-probability that a next token loses without each head, in nats, the mean over the "
@@ -195,8 +126,7 @@ class ExploreResult(Result):
 
     def _rules(self) -> Rules:
         K = len(self.survey.heads)
-        of_heads = self.examples, self.deciles, self.planes
-        yield "examples and a plane of each head", all(len(one) == K for one in of_heads)
+        yield "examples of each head", len(self.examples) == len(self.deciles) == K
         yield "written tokens of each head or of none", len(self.written) in (0, K)
         yield "an effect of each head", self.effects is None or self.effects.shape == (K,)
         shown = [one for several in (*self.examples, *self.deciles) for one in several]
@@ -293,7 +223,6 @@ class ExploreResult(Result):
                         )
                         if one != last
                     ],
-                    "plane": _plane_data(self.planes[k]),
                     "writes": finite(asdict(self.written[k]), 3) if self.written else None,
                     "effect": None if self.effects is None else round(float(self.effects[k]), 4),
                 }
@@ -341,15 +270,3 @@ class ExploreResult(Result):
             table.add_row(self.head_names[k], survey.roles[k], *map(Text, (pair, raised, lost)))
         yield table
         yield from dim((*survey.notes, *self.notes))
-
-
-def _plane_data(plane: QueryKeyPlane) -> dict[str, Any]:
-    query_side = plane.queries, plane.tokens, plane.query_places
-    key_side = plane.keys, plane.key_tokens or plane.tokens, plane.key_places or plane.query_places
-    data: dict[str, Any] = {}
-    for name, (points, tokens, of_images) in {"queries": query_side, "keys": key_side}.items():
-        data[name] = [
-            [token, *place, *(of_images[n] if of_images else ())]
-            for n, (token, place) in enumerate(zip(tokens, points.tolist(), strict=True))
-        ]
-    return dict(finite(data | {"explained": plane.explained}, 3))

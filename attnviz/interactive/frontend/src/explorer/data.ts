@@ -54,7 +54,6 @@ export interface Head {
   /** The strongest first. */
   examples: Example[];
   deciles: (Example & { decile: number })[];
-  plane: Plane | null;
   writes: { raises: Written[]; lowers: Written[] } | null;
   /** The loss of log-probability without the head. */
   effect: number | null;
@@ -70,12 +69,6 @@ export interface Example {
   rest?: number;
   /** In how many places of the corpus a query can read the key, of these two tokens. */
   count?: number;
-}
-export type Place = [word: string, x: number, y: number, medium?: number, patch?: number];
-export interface Plane {
-  queries: Place[];
-  keys: Place[];
-  explained: number;
 }
 export type Written = [word: string, change: number, examples: number];
 

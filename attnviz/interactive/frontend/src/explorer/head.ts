@@ -3,7 +3,6 @@
 import { el } from "../dom";
 import { figure, isOpen, share, titleOf, visible, type Example, type Head, type Payload, type State, type Written } from "./data";
 import { nameOf, outlineOf, pictureOf } from "./media";
-import { planeOf } from "./plane";
 import type { Roles } from "./roles";
 
 const MIXED = 85; // percent of color of a key with all the weight
@@ -48,10 +47,8 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
     examples.replaceChildren(
       ...list(head, "Strongest examples", noteOn(head), "strongest", head.examples, () => ""),
       ...list(head, "Typical examples", "Random queries, with the share of them that is weaker.", "typical", head.deciles, ({ decile }) => `${decile} %`));
-    const { plane, writes } = head;
-    beside.replaceChildren(
-      ...(plane && plane.queries.length + plane.keys.length ? [planeOf(plane, media, sidesOf(head))] : []),
-      ...(writes && writes.raises.length + writes.lowers.length ? [writesOf(writes)] : []));
+    const { writes } = head;
+    beside.replaceChildren(...(writes && writes.raises.length + writes.lowers.length ? [writesOf(writes)] : []));
     examples.hidden = !examples.childNodes.length;
     beside.hidden = !beside.childNodes.length;
   }

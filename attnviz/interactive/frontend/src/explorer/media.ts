@@ -1,7 +1,7 @@
 /** Examples in images and sounds: a picture with its patches shaded, an outline with its frames. */
 
 import { el } from "../dom";
-import { share, type Axis, type Example, type Medium, type Place } from "./data";
+import { share, type Axis, type Example, type Medium } from "./data";
 import { svg } from "./svg";
 
 const FULL = 1000; // a weight of 1, in an example of an image or a sound
@@ -10,7 +10,7 @@ const FAINTEST = 0.03; // share of that weight, below which nothing is drawn
 const [WIDE, HIGH] = [1000, 40]; // of the outline of a sound, in its own units
 
 /** Return the rows and columns of an axis of patches. */
-export function sizeOf({ patches }: Axis): [rows: number, columns: number] {
+function sizeOf({ patches }: Axis): [rows: number, columns: number] {
   const known = patches.filter((patch) => patch !== null);
   return [0, 1].map((side) => 1 + Math.max(0, ...known.map((patch) => patch[side]))) as [number, number];
 }
@@ -63,15 +63,4 @@ export function outlineOf({ row, weights, rest }: Example, medium: Medium, queri
 export function nameOf({ kind, patches, specials, step }: Axis, n: number): string {
   if (kind === "patches") return specials[n] || `row ${patches[n]?.[0]}, column ${patches[n]?.[1]}`;
   return kind === "frames" ? `${(n * step).toFixed(2)} s` : `token ${n}`;
-}
-
-/** Return a patch of an image as a square with its corner at (0, 0). */
-export function patchOf(place: Place, media: Record<string, Medium>, axis: Axis, side: number): SVGElement | null {
-  const [, , , number, position] = place;
-  const patch = position === undefined ? null : axis.patches[position];
-  const image = number === undefined ? undefined : media[number]?.image;
-  if (!patch || !image) return null;
-  const [rows, columns] = sizeOf(axis);
-  return svg("svg", { width: side, height: side, viewBox: `${patch[1]} ${patch[0]} 1 1`, preserveAspectRatio: "none" },
-    svg("image", { href: image, width: columns, height: rows, preserveAspectRatio: "none" }));
 }
