@@ -24,7 +24,7 @@ heads, texts, statistic = len(survey.heads), survey.texts, survey.statistics.ind
 weights = survey.mean[:, statistic]
 most = int(weights.argmax())
 head, share, even = survey.heads[most], weights[most], survey.even[most, statistic]
-hidden = ".axes-of, .like, .effect, .beside, .often, .strongest small, .typical li:nth-child(even)"
+hidden = ".axes-of, .like, .effect, .beside, .strongest small, .typical li:nth-child(even)"
 boxes = dict.fromkeys((".columns-of-page", "circle.chosen", "rect.chosen"))
 look = {"until": ".columns-of-page", "style": f"{hidden} {{ display: none !important }}"}
 with TemporaryDirectory() as folder:

@@ -55,7 +55,7 @@ _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 # What files of older versions have, and results no longer: fields, and records in them.
 _FORMER = {
     "CompareResult": ("roles",), "ExplainResult": ("heads", "lens"), "ExploreResult": ("planes",),
-    "SurveyResult": ("clusters",),
+    "HeadExample": ("count",), "SurveyResult": ("clusters",),
 }  # fmt: skip
 _FORMER_RECORDS = ("HeadEffects", "LogitLens", "QueryKeyPlane")
 

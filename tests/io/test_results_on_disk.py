@@ -407,6 +407,7 @@ def test_fields_that_no_longer_exist_are_left_out(explored, tmp_path):
     path, tree = tmp_path / "older.safetensors", json.loads(metadata["tree"])
     plane = {"QueryKeyPlane": {"keys": {"tensor": ["planes.0.keys", 0, 1]}, "explained": 1.0}}
     tree[0]["ExploreResult"]["planes"] = [plane]
+    tree[0]["ExploreResult"]["examples"][0][0]["HeadExample"]["count"] = 3
     more = tensors | {"planes.0.keys": torch.ones(2, 2)}
     path.write_bytes(signed(metadata | {"tree": json.dumps(tree)}, more))
     assert_same(on_disk(explored, tmp_path), forget_day(load_result(path)))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from glob import glob
@@ -28,7 +27,6 @@ from attnviz.analyses.survey.corpus import (
     OR_SAMPLE,
     Corpus,
     CorpusText,
-    Kind,
     MediaCorpus,
     TextCorpus,
     check_corpus,
@@ -140,27 +138,21 @@ def explore(
                 heads.run(batch, partial(examples.add, [one.number for one in batch]))
                 done += len(batch)
                 say(f"{done:,} {NOUNS[kind]}", count and min(1, done / count))
-            ids |= {one.number: one.ids for one in texts_of_part}
-            if kind == "text":  # the others are few, and counted below
-                used = examples.texts
-                ids = {number: ids[number] for number in ids if number in used}
-    every_text = (one.ids for one in corpus) if isinstance(corpus, TextCorpus) else ids.values()
-    kept, causal = (examples.strongest, examples.deciles), _reads_earlier_only(results, kind)
-    strongest, deciles = with_counts(kept, every_text, ids, causal)
-    shown = {one.text for several in (*strongest, *deciles) for one in several}
+            known = ids | {one.number: one.ids for one in texts_of_part}
+            ids = {number: known[number] for number in known.keys() & examples.texts}
+    strongest, deciles = examples.strongest, examples.deciles
+    shown = sorted({one.text for several in (*strongest, *deciles) for one in several})
     with part(2, 3, "each head"):
         of_media: dict[str, Any] = {}
         if isinstance(corpus, TextCorpus):
             written, effects, notes = _of_predictions(model, verified, results)
-            tokens = {
-                str(number): _decoded(model, ids[number]) for number in ids if number in shown
-            }
+            tokens = {str(number): _decoded(model, ids[number]) for number in shown}
         else:
             written, effects = (), None
             notes = (
                 "what heads write, and what is lost without them, is shown for models of texts",
             )
-            media, tokens = _shown_media(corpus, sorted(shown))
+            media, tokens = _shown_media(corpus, shown)
             axes, reads = _axes(heads.records)
             of_media = {"media": media, "axes": axes, "reads": reads}
     return ExploreResult(
@@ -181,20 +173,6 @@ def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
     """Return tokens with their blanks."""
     tokenizer = tokenizer_of(model.checkpoint)
     return tuple(decode(tokenizer, [token]) for token in ids)
-
-
-def _reads_earlier_only(sample: Sequence[AttentionResult], kind: Kind) -> list[bool | None]:
-    """Return of each head whether no query reads a later key; None where it reads no tokens."""
-    causal: list[bool | None] = []
-    for records in _by_record(sample):
-        queries, keys = records[0].query_axis, records[0].key_axis
-        is_causal: bool | None = None
-        if kind == "text":
-            is_causal = not any(bool(record.weights().triu(1).any()) for record in records)
-        elif kind == "audio" and queries == keys and keys.seconds is None:
-            is_causal = True  # a decoder writes from left to right
-        causal += [is_causal] * records[0].heads
-    return causal
 
 
 def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]:
@@ -385,54 +363,6 @@ class Examples:
             places = np.round(np.array(DECILES) / 100 * (len(ordered) - 1)).astype(int)
             of_heads.append(tuple(ordered[place] for place in places if ordered))
         return tuple(of_heads)
-
-
-Pair: TypeAlias = tuple[int, int, bool, bool]  # token ids, whether causal, whether one token
-OfHeads: TypeAlias = tuple[tuple[HeadExample, ...], ...]
-
-
-def with_counts(
-    several: Sequence[OfHeads],
-    texts: Iterable[Sequence[int]],
-    ids: Mapping[int, Sequence[int]],
-    causal: Sequence[bool | None],
-) -> list[OfHeads]:
-    """Return examples with how often the query can read the key, in all places of all texts.
-
-    texts : the token ids of every text. ids : those of the texts of examples, by number. causal :
-    of each head, whether it reads earlier tokens only; None where it does not read tokens.
-    """
-
-    def pair_of(one: HeadExample, k: int) -> Pair:
-        of_text = ids[one.text]
-        return of_text[one.row], of_text[one.key], bool(causal[k]), one.row == one.key
-
-    wanted: defaultdict[int, set[Pair]] = defaultdict(set)  # by the query
-    for of_heads in several:
-        for k, examples in enumerate(of_heads):
-            for one in examples if causal[k] is not None else ():
-                wanted[ids[one.text][one.row]].add(pair_of(one, k))
-    counts: Counter[Pair] = Counter()
-    for text in texts:
-        places: dict[int, list[int]] = {}
-        for place, token in enumerate(text):
-            places.setdefault(token, []).append(place)
-        for query in places.keys() & wanted.keys():
-            for pair in wanted[query]:
-                _, key, is_causal, is_one = pair
-                counts[pair] += sum(
-                    i == j if is_one else (j < i if is_causal else j != i)
-                    for i in places[query]
-                    for j in places.get(key, ())
-                )
-
-    def counted(one: HeadExample, k: int) -> HeadExample:
-        return one if causal[k] is None else replace(one, count=counts[pair_of(one, k)])
-
-    return [
-        tuple(tuple(counted(one, k) for one in examples) for k, examples in enumerate(of_heads))
-        for of_heads in several
-    ]
 
 
 # --- images and sounds

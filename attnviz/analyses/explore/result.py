@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from torch import Tensor
@@ -39,7 +38,6 @@ class HeadExample(Savable):
     key: int  # the token that it attends to most
     weight: float
     weights: tuple[float, ...]  # of all tokens of the text
-    count: int = 1  # in all texts, how often the key stands where the query can read it
 
 
 @dataclass(frozen=True)

@@ -149,26 +149,6 @@ def test_examples_of_sounds_cover_encoder_decoder_and_cross_attention(heard):
     assert measured == [head.stack == "cross" for head in result.survey.heads]
 
 
-def test_pairs_have_the_number_of_places_where_a_query_can_read_the_key(tokenizer):
-    from families import tiny
-
-    texts = ["mud and mud and rain", "rain and mud", "a river of rain and rain"]
-    model = attnviz.load(tiny("llama"), tokenizer=tokenizer)
-    result = attnviz.explore(texts, model=model)
-    ids = [model.tokenizer(text).input_ids for text in texts]
-    shown = [one for several in (*result.examples, *result.deciles) for one in several]
-    assert max(one.count for one in shown) > 1
-    for one in shown:
-        pair = ids[one.text][one.row], ids[one.text][one.key]
-        if one.row != one.key:
-            places = sum(
-                (text[i], text[j]) == pair for text in ids for i in range(len(text))
-                for j in range(i)
-            )  # fmt: skip
-            assert one.count == places
-    assert "img-src" not in result.page().html  # no pictures
-
-
 def test_bad_corpora_get_one_line(tokenizer, tmp_path, capsys):
     model = seeing("vit", tokenizer)
     (tmp_path / "empty").mkdir()

@@ -272,6 +272,7 @@ def test_what_a_model_lacks_is_named(family, explored):
 def test_the_payload_has_the_tokens_of_every_example(family, explored):
     model, result = explored(family)
     payload = json.loads(json.dumps(result.payload(), allow_nan=False))
+    assert "img-src" not in result.page().html  # no pictures
     shown = [one for head in payload["heads"] for one in head["examples"] + head["deciles"]]
     assert {str(one["text"]) for one in shown} == payload["texts"].keys()
     for one in shown:

@@ -67,8 +67,6 @@ export interface Example {
   weights: number[];
   /** The weight of frames after the sound. */
   rest?: number;
-  /** In how many places of the corpus a query can read the key, of these two tokens. */
-  count?: number;
 }
 export type Written = [word: string, change: number, examples: number];
 

@@ -58,7 +58,7 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
     const [queries, keys] = sidesOf(head)?.map(({ kind }) => kind) ?? ["tokens", "tokens"];
     if (keys === "patches") return "Outlined: the query. Shaded: its keys, from 0 to the largest weight.";
     if (keys === "frames") return queries === "frames" ? "Line: the query. Shaded: its keys, from 0 to the largest weight." : "Outlined: the query. Shaded: its frames, from 0 to the largest weight.";
-    return "× how often the corpus has the pair in bold and outline.";
+    return "Outlined: the query. Shaded: its keys. Bold: the key with the weight.";
   }
 
   function list<E extends Example>(head: Head, title: string, note: string, kind: string, all: E[] | null, label: (example: E) => string): HTMLElement[] {
@@ -69,7 +69,7 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
   }
 
   function line(head: Head, example: Example, label: string): HTMLElement {
-    const { text, weight, count } = example;
+    const { text, weight } = example;
     const sides = sidesOf(head);
     const medium = media[text];
     const [queries, keys] = sides?.map(({ kind }) => kind) ?? ["tokens", "tokens"];
@@ -77,10 +77,8 @@ export function headOf(payload: Payload, roles: Roles, select: (head: number) =>
       ? [...(queries === "tokens" ? [sentence(example, false)] : []), (keys === "patches" ? pictureOf : outlineOf)(example, medium, sides[0], sides[1])]
       : [sentence(example, true)];
     const pair = sides && keys !== "tokens" ? `weight from ${nameOf(sides[0], example.row)} to ${nameOf(sides[1], example.key)}` : "weight of the key in bold";
-    const often = keys === "tokens" && count !== undefined
-      ? [el("small", { class: "often", title: `The corpus has ${count} ${count === 1 ? "place" : "places"} where this query can read this key.` }, `×${count.toLocaleString("en-US")}`)] : [];
     return el("li", {}, ...(label ? [el("span", { class: "decile" }, label)] : []), el("b", { title: pair }, share(weight)),
-      ...(parts.length > 1 ? [el("div", { class: "both" }, ...parts)] : parts), ...often);
+      ...(parts.length > 1 ? [el("div", { class: "both" }, ...parts)] : parts));
   }
 
   /** Show a text, with the query outlined, and its keys unless they are elsewhere. */
