@@ -238,17 +238,14 @@ def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
         yield from _lines(sys.stdin, "standard input")
         return
     path = Path(source)
-    if (suffix := ending(path)) == ".parquet":
-        yield from _parquet(path, column)
-        return
-    is_table = suffix in (".csv", ".tsv")
+    is_table = (suffix := ending(path)) not in (".txt", ".jsonl")
     with translated(path, "read"):
         with path.open("rb") as start:
             if start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
                 raise InputError(f"{path} is UTF-16 text. Save it as UTF-8.")
         with path.open(newline="" if is_table else None, **_UTF_8) as file:
             if is_table:
-                yield from _csv(file, path.name, column, "\t" if suffix == ".tsv" else ",")
+                yield from _table(file, path, column)
             elif suffix == ".jsonl":
                 yield from _json_lines(file, path.name, column)
             else:
@@ -261,12 +258,8 @@ def _lines(file: TextIO, name: str) -> Iterator[Row]:
             return
         if len(line) == _LONGEST:
             raise InputError(f"Line {number} of {name} is too long. Put each text on its own line.")
-        yield _check_utf_8(line.rstrip("\r\n"), number, name)
-
-
-def _check_utf_8(text: str, line: int, name: str) -> Row:
-    """Return the text, or the error of bytes that are not UTF-8, read as surrogates."""
-    return text if is_unicode(text) else InputError(f"Line {line} of {name} is not valid UTF-8.")
+        line = line.rstrip("\r\n")  # bytes that are not UTF-8 are surrogates
+        yield line if is_unicode(line) else InputError(f"Line {number} of {name} is not UTF-8.")
 
 
 def _json_lines(file: TextIO, name: str, column: str) -> Iterator[Row]:
@@ -289,56 +282,39 @@ def _json_lines(file: TextIO, name: str, column: str) -> Iterator[Row]:
             yield InputError(f"Line {number} of {name} {why}.")
 
 
-def _csv(file: Any, name: str, column: str, delimiter: str) -> Iterator[Row]:
-    rows = csv.reader(file, delimiter=delimiter, strict=True)
-    limit = csv.field_size_limit(_LONGEST)
+def _table(file: Any, path: Path, column: str) -> Iterator[Row]:
+    """Yield the text of each row of a table; the header of .csv and .tsv is their first row."""
+    number, limit, is_parquet = 0, csv.field_size_limit(_LONGEST), ending(path) == ".parquet"
     try:
-        header = next(rows, [])
-        index = _column_index(header, column, name)
-        for row in rows:
-            if len(row) == len(header):
-                yield _check_utf_8(row[index], rows.line_num, name)
-            elif row:
-                yield InputError(
-                    f"Line {rows.line_num} of {name} has {len(row)} columns, but the header has "
-                    f"{len(header)}."
-                )
-    except csv.Error as error:  # an unclosed quote: the lines after it cannot be read
-        raise InputError(f"Line {rows.line_num} of {name} cannot be read: {error}.") from None
+        if is_parquet:
+            require("pyarrow", "survey", "Reading .parquet needs")
+            import pyarrow.parquet as pq
+
+            table: Any = pq.ParquetFile(file.buffer)
+            names = table.schema_arrow.names
+        else:
+            table = csv.reader(file, delimiter="\t" if ending(path) == ".tsv" else ",", strict=True)
+            names = next(table, [])
+        if names.count(column) != 1:
+            listed = ", ".join(map(repr, names)) or "none"
+            raise InputError(
+                f"{path.name} needs one column {column!r}, but its columns are {listed:.120}. Name "
+                "the right one with --column."
+            )
+        if is_parquet:
+            parts, names = table.iter_batches(PART, columns=[column]), [column]
+            table = ([text] for part in parts for text in part[0].to_pylist())
+        for number, row in enumerate(filter(None, table), start=1):
+            text = row[names.index(column)] if len(row) == len(names) else row
+            why = f"Row {number} of {path.name} has no UTF-8 text under {column!r}: {text!r:.60}."
+            yield text if isinstance(text, str) and is_unicode(text) else InputError(why)
+    except InputError:
+        raise
+    except (csv.Error, ValueError, NotImplementedError) as error:  # of an unclosed quote, say
+        why = f"{path.name} cannot be read after row {number}: {first_line(error)}. Fix the file."
+        raise InputError(why) from None
     finally:
         csv.field_size_limit(limit)
-
-
-def _parquet(path: Path, column: str) -> Iterator[Row]:
-    require("pyarrow", "survey", "Reading .parquet needs")
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    row = 0
-    try:
-        with pq.ParquetFile(path) as file:
-            _column_index(file.schema_arrow.names, column, path.name)
-            for batch in file.iter_batches(1024, columns=[column]):
-                for text in batch.column(0).to_pylist():
-                    row += 1
-                    if not isinstance(text, str):
-                        message = f"Row {row} of {path.name} has no text under {column!r}"
-                        text = InputError(f"{message}: {text!r:.60}.")
-                    yield text
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{path} is not a parquet file: {first_line(error)}. Name another file."
-        ) from None
-
-
-def _column_index(names: list[str], column: str, file_name: str) -> int:
-    if names.count(column) != 1:
-        listed = ", ".join(map(repr, names)) or "none"
-        raise InputError(
-            f"{file_name} needs one column {column!r}, but its columns are {listed:.120}. Name "
-            "the right one with --column."
-        )
-    return names.index(column)
 
 
 def inputs_of(texts: Sequence[CorpusText]) -> Inputs:
@@ -437,12 +413,8 @@ class TextCorpus:
         if not isinstance(self.source, str | Path):
             return len(self.source) if isinstance(self.source, Sized) else None
         path = Path(self.source)
-        if not path.is_file():
+        if not path.is_file() or ending(path) == ".parquet":
             return None
-        if ending(path) == ".parquet":
-            import pyarrow.parquet as pq
-
-            return int(pq.read_metadata(path).num_rows)
         with path.open("rb") as file:
             return 1 + sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
