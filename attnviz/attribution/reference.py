@@ -107,33 +107,27 @@ def read(
     more: Sequence[int] | None = None,
     truncate: bool = False,
     record: bool = True,
-    makes_target: bool = False,
-    is_whole: bool = False,
+    **how: bool,
 ) -> Reading:
     """Run the model on a text, with a BOS token before it if a causal model needs one.
 
     text : of an encoder–decoder, with its target: the tokens of the target follow those of the
     source. more : the ids that follow the text, which is then read by its own ids. truncate : cut a
     text that is too long for the model. record : its attention, which needs some runs; that of an
-    encoder–decoder in any case. makes_target : whether the model may be an encoder–decoder that
-    makes the text of its decoder itself, as classifiers do. is_whole : read the text as it is, so
-    that the output is that of the model's own call.
+    encoder–decoder in any case. how : as in `encode_begun`.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
-    inputs, batch, bos, sink, notes = encode_begun(
-        model, source, more, truncate=truncate, makes_target=makes_target, is_whole=is_whole
-    )
+    inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate, **how)
     kinds = ["text"] if source.targets is None else batch.axes
     axes = [batch.axes[kind][0] for kind in kinds]
     tokens, stacks = join_axes(*axes), Stacks()
-    result: AttentionResult | Unrecorded
-    if not record and source.targets is None:
-        result = Unrecorded.of(model.checkpoint, source, truncate=truncate)
-        groups = token_groups(tokens)
-        return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
-    with silence_logs():
-        (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
-    if source.targets is None:
+    result: Any = None
+    if record or source.targets is not None:
+        with silence_logs():
+            (result,) = run(model.checkpoint, inputs, AttendOptions(truncate=truncate))
+    if source.targets is not None:
+        stacks = Stacks.of(result, *map(len, axes))
+    elif record:
         result = result.without_linear("attribution needs")
         size = len(tokens), len(tokens)
         if not (records := tuple(one for one in result.records if one.size == size)):
@@ -143,7 +137,7 @@ def read(
             )
         result = replace(result, records=records)
     else:
-        stacks = Stacks.of(result, *map(len, axes))
+        result = Unrecorded.of(model.checkpoint, source, truncate=truncate)
     groups = token_groups(tokens)
     return Reading(batch.inputs, result, groups, bos, sink, notes, tokens, stacks, source)
 
@@ -157,7 +151,11 @@ def encode_begun(
     makes_target: bool = False,
     is_whole: bool = False,
 ) -> tuple[Inputs, Batch, int | None, int | None, tuple[str, ...]]:
-    """Return a text as `read` reads it, the same encoded, and its `bos`, `sink` and `notes`."""
+    """Return a text as `read` reads it, the same encoded, and its `bos`, `sink` and `notes`.
+
+    makes_target : whether the model may be an encoder–decoder that makes the text of its decoder
+    itself, as classifiers do. is_whole : read the text as it is, as in the model's own call.
+    """
     has_decoder = has_text_decoder(model.module)
     if source.targets is None and not (makes_target and has_decoder):
         expect_one_text(model.checkpoint)

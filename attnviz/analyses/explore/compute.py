@@ -175,11 +175,6 @@ def _decoded(model: Model, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(decode(tokenizer, [token]) for token in ids)
 
 
-def _by_record(sample: Sequence[AttentionResult]) -> list[list[AttentionRecord]]:
-    """Return the records of each attention in all texts of the sample."""
-    return [list(records) for records in zip(*(one.records for one in sample), strict=True)]
-
-
 def _of_predictions(
     model: Model, texts: Sequence[CorpusText], sample: Sequence[AttentionResult]
 ) -> tuple[tuple[WrittenTokens, ...], Tensor | None, tuple[str, ...]]:
@@ -210,7 +205,7 @@ def _written(
         streams.append(residual_stream(model, base_of(model.module), inputs))
     tokenizer = tokenizer_of(model.checkpoint)
     written = []
-    for records in _by_record(sample):
+    for records in zip(*(one.records for one in sample), strict=True):
         changes = torch.stack([*map(_changed_logits, records, streams)])  # (texts, H, V)
         mean, raised = changes.mean(0), (changes > 0).sum(0)
         for of_head, counts in zip(mean, raised, strict=True):
