@@ -29,9 +29,15 @@ from attnviz.capture import calls
 from attnviz.capture.attention_interface import OwnAttention
 from attnviz.capture.linear import Call, Layout, LinearCalls, LinearMixing
 from attnviz.capture.projections.find import ModuleInputs
-from attnviz.capture.recorder import COMPARED, AttentionCall, Recorded, Recorder, Recording
+from attnviz.capture.recorder import (
+    COMPARED,
+    AttentionCall,
+    FusedAttention,
+    Recorded,
+    Recorder,
+    Recording,
+)
 from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
-from attnviz.capture.tracing.fused import FusedAttention
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import (

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from attnviz import agreement
+from attnviz.capture.calls import read_computation
 from attnviz.capture.capture import (
     Capture,
     Generation,
@@ -24,7 +25,6 @@ from attnviz.capture.capture import (
     generate_greedily,
     inputs_of_whole,
 )
-from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import (
     MovedKeys,
     Rows,

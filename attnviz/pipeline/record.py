@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from attnviz import agreement
+from attnviz.capture.calls import read_computation
 from attnviz.capture.capture import record_alone
-from attnviz.capture.computation import read_computation
 from attnviz.capture.positions import StackCounter, place_windows
 from attnviz.capture.recorder import Recorded
 from attnviz.capture.search import ProgramSearch, call_of

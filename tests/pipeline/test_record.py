@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnviz
 from attnviz import InputError, ModelError
-from attnviz.capture.tracing.fused import FusedAttention
+from attnviz.capture.recorder import FusedAttention
 
 MODES = {
     "with gradients": torch.enable_grad,

@@ -170,7 +170,6 @@ class SurveyResult(HeadTable):
     )
     kind: str = doc('What the corpus consists of: "text", "image" or "audio".', default="text")
 
-
     def __repr__(self) -> str:
         named = sum(map(bool, self.roles))
         return (
