@@ -83,6 +83,16 @@ def cell_of(drawn: OneMap, query: str, key: str) -> tuple[int, int] | None:
         return None
 
 
+def unit_of(labels: Sequence[str]) -> str:
+    """Return what a row or a column is: a word, or a position of which only the number is known."""
+    return "position" if labels == tuple(map(str, range(len(labels)))) else "word"
+
+
+def _named(labels: Sequence[str], place: int) -> str:
+    is_word = unit_of(labels) == "word"
+    return quoted(spelled(labels[place])) if is_word else f"position {place}"
+
+
 def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | None:
     """Return what the map of a text, or the cell asked for, shows; None for images and audio."""
     if any(side.patches or side.seconds for side in drawn.sides):
@@ -104,7 +114,7 @@ def of_map(drawn: OneMap, asked: tuple[int, int] | None = None) -> Finding | Non
 
 def _ofgroups(drawn: OneMap) -> Finding | None:
     """Return which rule a head follows, or which word looks at which."""
-    family, linked, some = _of_family(drawn), links_between(drawn), "word"
+    family, linked, some = _of_family(drawn), links_between(drawn), unit_of(drawn.rows)
     if family is not None and family.family is not None:
         linked = linked & ~family.family  # of a head that rests, what it looks at besides
     if (start := drawn.generated_from) is not None:
@@ -175,7 +185,8 @@ def _share(drawn: OneMap, share: float) -> str:
 
 def _of_cell(drawn: OneMap, row: int, column: int) -> Finding:
     """Return what one word looks at; hardly, if it gives it less than evenly."""
-    query, key = (quoted(spelled(label)) for label in (drawn.rows[row], drawn.columns[column]))
+    query, key = _named(drawn.rows, row), _named(drawn.columns, column)
+    query = query[0].upper() + query[1:] if query.startswith("position ") else query
     where, share = "at", float(drawn.weights[row, column])
     if drawn.rows == drawn.columns:
         where = "back at" if column < row else "ahead to"
@@ -198,9 +209,10 @@ def _most_read(drawn: OneMap) -> Finding | None:
         return None
     if column == 0 and drawn.starts_with_sink:
         return None
-    key, share = quoted(spelled(drawn.columns[column])), _share(drawn, float(received[column]))
+    key, share = _named(drawn.columns, column), _share(drawn, float(received[column]))
     among = rows[:, None] & (torch.arange(len(columns), device="cpu") == column)
-    return Finding(f"Words look mostly at {key}: {share}", family=among)
+    readers = f"{unit_of(drawn.rows).capitalize()}s"
+    return Finding(f"{readers} look mostly at {key}: {share}", family=among)
 
 
 def _of_pooled(drawn: OneMap) -> Finding | None:

@@ -140,7 +140,8 @@ def source(provenance: Provenance) -> str:
         return f"“{literal(' '.join(text.split()), longest)}”"
 
     inputs = [quoted(text) for text in (provenance.text, provenance.pair) if text is not None]
-    names = (provenance.image, provenance.audio, None if inputs else provenance.inputs)
+    arguments = None if inputs or not provenance.inputs else f"inputs: {provenance.inputs}"
+    names = (provenance.image, provenance.audio, arguments)
     inputs += [literal(name, 80) for name in names if name is not None]
     model = provenance.model_name + provenance.with_changes
     target = "" if provenance.target is None else f" to say {quoted(provenance.target)}"

@@ -12,7 +12,7 @@ import transformers
 import attnviz
 from contract.calls import CALLS, CORPUS, With, made, state
 
-LAYER = (99, -1, True, "one", 1.5)  # of an index that a model has
+LAYER = (99, -99, True, "one", 1.5)  # of an index that a model has
 COUNT = (0, -1, True, 1.5, "two")
 FLAG = ("no", 1, None)
 SIZE = (0, -3, True, "wide", float("nan"))

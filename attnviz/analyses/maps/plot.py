@@ -494,12 +494,14 @@ def _head_map(page: Page, selected: SelectedMap, look: Look, form: _Form, has_li
         return top if title == where else page.subheading(top, where)
     says = [where]
     if form == "sentence":
-        splits = "splits 100% among the words along the top"
+        unit, other = claims.unit_of(drawn.rows), claims.unit_of(drawn.columns)
+        among = "those" if unit == other == "position" else f"the {other}s"
+        splits = f"splits 100% among {among} along the top"
         if drawn.special == "hide":
             splits += " and the special tokens, which are hidden"
         elif drawn.weights.sum(-1).min() < 0.99:
             splits = splits.replace("100%", "less than 100%")
-        says += [f"Each row is one word and {splits}", *filter(None, [finding.more])]
+        says += [f"Each row is one {unit} and {splits}", *filter(None, [finding.more])]
     elif has_links:
         of = "The" if form == "paragraph" else "The sentences with the"
         says += [f"{of} strongest links between words: a dashed box looks at a solid one"]

@@ -1,10 +1,12 @@
 """What maps say they show, on weights set by hand: the first line that a terminal prints."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from commands import succeeds
+from matplotlib.text import Text
 from rich.console import Console
 
 import attnviz
@@ -191,3 +193,17 @@ def test_the_first_word_of_a_causal_model_is_no_finding(drawn):
     assert "mostly" not in said(causal)
     assert causal.uninformative[:, 0].all()
     assert causal.uninformative_name == "of the first word"
+
+
+def test_positions_without_words_are_called_positions():
+    torch.manual_seed(0)
+    attention = torch.nn.MultiheadAttention(16, num_heads=2, batch_first=True).eval()
+    x = 8 * torch.randn(1, 5, 16)
+    with attnviz.record() as recording:
+        attention(x, x, x)
+    figure = attnviz.plot.heatmap(recording.result(), layer=0, head=1).figure
+    said = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert re.search(r"Position \d looks (ahead to|back at) position \d", said)
+    assert "Each row is one position and splits 100% among those along the top." in said
+    assert "word" not in said
+    assert "Inputs: query (1 × 5 × 16), key" in said
