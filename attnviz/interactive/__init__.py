@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
-from attnviz.analyses.explain.result import SPLIT, ExplainResult
+from attnviz.analyses.explain.result import CHANGES, SPLIT, ExplainResult
 from attnviz.analyses.explore.result import ExploreResult
 from attnviz.analyses.maps.compute import choose_head
 from attnviz.errors import InputError, refuse_given, require
@@ -181,7 +181,7 @@ def view(
     head: int | None = None,
     show: Show = "grid",
     words: bool = True,
-    explain: Sequence[ExplainResult] | None = None,
+    explain: ExplainResult | Sequence[ExplainResult] | None = None,
     size: float | None = None,
     model: Model | Loadable | None = None,
     **inputs: Unpack[OneInput],
@@ -207,9 +207,10 @@ def view(
         every head; or how a weight is computed.
     words : bool, optional
         Merge word pieces into words at first.
-    explain : sequence of ExplainResult, optional
+    explain : ExplainResult or sequence of ExplainResult, optional
         From `explain_generation`: pointing at a generated token colors the words before it by their
-        contributions to it. By default pointing at a token shows its attention.
+        contributions to it. By default pointing at a token shows its attention. Or from `explain`
+        with `groups`: pointing at a word of the answer lights the part that raised it most.
     size : float, optional
         The largest page, in megabytes; by default 0.5 for a sentence and 8 for a longer text. It
         decides how exact weights are and of how many heads the page holds queries and keys.
@@ -265,7 +266,12 @@ def view(
         "view": show,
         "words": words,
     }
-    placed = [] if explain is None else place_explanations(result, explain)
+    placed: dict[str, Any] = {}
+    if isinstance(explain, ExplainResult) and explain.parts:
+        placed = {"sources": place_parts(result, explain)}
+    elif explain is not None:
+        several = [explain] if isinstance(explain, ExplainResult) else explain
+        placed = {"explanations": place_explanations(result, several)}
     limit = _data_limit(results, size)
     title = f"Attention of {source(results[0].provenance)}"
     collect = partial(make_payload, results, start, limit, placed)
@@ -321,6 +327,39 @@ def place_explanations(
             "generates. Generate one token more."
         )
     return [placed[position] for position in sorted(placed)]
+
+
+def place_parts(result: AttentionResult, why: ExplainResult) -> dict[str, Any]:
+    """Return what a page of a text shows of its parts: what raised the answer, and each word."""
+    labels, change = result.attentions[0].query_axis.labels, CHANGES[next(iter(why.causal))][1]
+    first = int(why.tokens[:1] != labels[:1])  # a token that is read before the text
+    places = [[row - first for row in rows if row >= first] for rows in why.positions]
+    end = max((row for rows in places for row in rows), default=0) + 1
+    report = why.checked_agreement
+    if why.tokens[first : first + end] != labels[:end]:
+        raise InputError("The explanation is of another text than the page. Explain this text.")
+    table = why.effect[None] if why.by_answer is None else why.by_answer
+    top = signed_norm([4 * why.least, *table.flatten().tolist()]).vmax or 1.0
+    rows = [(why.finding, why.strongest, why.effect)]
+    for word, lost in zip(why.answer or (why.target,), table, strict=True):
+        order = sorted(why.sources, key=lost.neg().tolist().__getitem__)[:2]
+        told = [f"{why.name(n)} {{}} {signed(lost[n].item())}" for n in order if lost[n] >= why.least]
+        says = f" {why.unit}; next is ".join(map(str.format, told, ("raises it by", "with")))
+        says = says or f"no {why.parts} alone raises it by {signed(why.least)} {why.unit}"
+        rows.append((f"“{literal(word, _LONGEST)}”: {says}.", order[0] if told else None, lost))
+    return {
+        "parts": why.parts,
+        "places": places,
+        "words": [literal(word, _LONGEST) for word in why.answer or (why.target,)],
+        "headline": why.headline,
+        "rows": [
+            {"said": said, "lit": lit, "lost": [*map(signed, lost.tolist())]}
+            | ({} if lit is None else {"share": round(float(lost[lit]) / top, 3)})
+            for said, lit, lost in rows
+        ],
+        "details": f"Numbers: {why.unit} that are lost if a {why.parts} is {change}.",
+        "alarm": "" if report.verdict == "verified" else f"{report.summary()}.",
+    }
 
 
 def describe_explanation(result: ExplainResult, position: int) -> dict[str, Any]:

@@ -63,12 +63,12 @@ def compact_json(data: Any) -> str:
 
 
 def make_payload(
-    results: Sequence[AttentionResult], start: Json, limit: int, explanations: Sequence[Json] = ()
+    results: Sequence[AttentionResult], start: Json, limit: int, explained: Json | None = None
 ) -> Json:
     """Return the data of a page as types of JSON: its "payload", and the "blocks" of its numbers.
 
-    start : what is shown first. limit : the bytes of the data, at most. explanations : of generated
-    tokens, from `place_explanations`. InputError: it is too small to show every head.
+    start : what is shown first. limit : the bytes of the data, at most. explained : explanations of
+    generated tokens, or of an answer. InputError: it is too small to show every head.
     """
     attentions = [[*map(_without_padding, result.attentions)] for result in results]
     blocks: Blocks = {}
@@ -101,7 +101,7 @@ def make_payload(
             "notes": _notes(attentions[0], overviews[0], encodings, errors, sampled),
             "scale": {"logarithmicFrom": LOGARITHMIC_FROM, "belowEven": BELOW_EVEN},
             **({"aligned": aligned} if aligned else {}),
-            **({"explanations": list(explanations)} if explanations else {}),
+            **(explained or {}),
         }
         return {"payload": payload, "blocks": list(blocks)}
 

@@ -148,7 +148,7 @@ class Result(Savable):
         """Return the labels of the arrays' rows and columns, by name."""
         record: Any = self
         labels = (each.name for each in fields(record) if each.metadata.get("label"))
-        return {name: list(getattr(self, name)) for name in labels}
+        return {name: list(of) for name in labels if (of := getattr(self, name))}
 
     def columns_of_table(self) -> Columns:
         """Return the columns of a long table, one row for each number; None where there is none.

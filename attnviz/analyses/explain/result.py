@@ -19,7 +19,7 @@ from attnviz.attribution.ranking import Shown, WordResult
 from attnviz.errors import InputError
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Rules, described, doc, documented, proof
-from attnviz.results.text import dim, literal, percent, plain_table, signed
+from attnviz.results.text import dim, literal, numbered, percent, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
 _RESAMPLES = 1000
@@ -124,11 +124,13 @@ class ExplainResult(WordResult):
     )
     answer: tuple[str, ...] = doc(
         "The A words of the answer that is explained; empty for a single token or class.",
+        label=True,
         later="0.2",
         default=(),
     )
     by_answer: Tensor | None = doc(
-        "What each word of the answer loses without each part, (A, W); None without an answer.",
+        "What each word of the answer loses without each part, (A, W): the sum over the pieces of "
+        "the word. The sum over words is the effect on the answer. None without an answer.",
         later="0.2",
         default=None,
     )
@@ -390,7 +392,7 @@ class ExplainResult(WordResult):
             **described(self, "headline target against kind number unit value baseline"),
             **described(self, "probability reference special stacks unmeasured total positions"),
             **described(self, "completeness_error rank_correlations"),
-            **(described(self, "parts answer") if self.parts else {}),
+            **(described(self, "parts") if self.parts else {}),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
             **proof(self),
         }
@@ -402,6 +404,9 @@ class ExplainResult(WordResult):
             columns["stack"] = list(self.stacks)
         for name, numbers in self._quantities():
             columns[name] = self._where_measured(numbers).numpy()
+        by_answer = () if self.by_answer is None else self.by_answer
+        for word, lost in zip(numbered(self.answer), by_answer, strict=True):
+            columns[f"answer {word}"] = lost.numpy()
         return columns
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -10,6 +10,19 @@ export interface Payload {
   aligned?: Record<string, Aligned>;
   /** Why tokens of a generation were generated. */
   explanations?: Explanation[];
+  /** Which part of the text raised each word of an answer. */
+  sources?: {
+    parts: "passage" | "sentence" | "part";
+    /** The positions of each part, in the first axis of the result. */
+    places: number[][];
+    words: string[];
+    headline: string;
+    /** Of the whole answer, then of each word: the part that is lit, its share of the largest number, and what is lost without each part. */
+    rows: { said: string; lit: number | null; share?: number; lost: string[] }[];
+    details: string;
+    /** Why the numbers are not verified; empty if they are. */
+    alarm: string;
+  };
 }
 /** Why a token was generated rather than the most probable other one. */
 export interface Explanation {

@@ -16,6 +16,26 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return made;
 }
 
+/** Scroll a text to an element in it, without scrolling the page. */
+export function reveal(element: HTMLElement, text: HTMLElement | null): void {
+  if (!text) return;
+  const [inner, outer] = [element.getBoundingClientRect(), text.getBoundingClientRect()];
+  if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
+}
+
+/** Move the focus among elements with the arrow keys. */
+export function step({ key, target }: KeyboardEvent, elements: HTMLElement[]): void {
+  const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[key];
+  const next = by && elements[elements.indexOf(target as HTMLElement) + by];
+  if (next) stop(next, elements).focus();
+}
+
+/** Make an element the one of several that the Tab key reaches. */
+export function stop(element: HTMLElement, elements: HTMLElement[]): HTMLElement {
+  for (const other of elements) other.tabIndex = other === element ? 0 : -1;
+  return element;
+}
+
 /** Offer a file as a download. */
 export function download(name: string, blob: Blob): void {
   const address = URL.createObjectURL(blob);

@@ -2,7 +2,7 @@
 
 import { color, DARK, isDark, LIGHT, signedInk, type Theme } from "./colors";
 import type { Axis, Payload, Waveform } from "./data";
-import { el } from "./dom";
+import { el, reveal, step, stop } from "./dom";
 import type { Units } from "./maps";
 import { CHIPS } from "./footer";
 import { CanvasPen, measure, type Pen } from "./pen";
@@ -11,6 +11,7 @@ import type { Look } from "./reader";
 import type { Drawing } from "./save";
 import { isPicture } from "./picture";
 import type { Box, Spot } from "./scene";
+import type { Sources } from "./sources";
 import type { Spread, Word } from "./spread";
 import type { State } from "./state";
 import { literal, percent } from "./text";
@@ -58,13 +59,13 @@ interface Sound {
   canvas: HTMLCanvasElement;
 }
 
-export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLElement, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
+export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLElement, sources: Sources, on: { point(word: Word | null): void; press(word: Word): void }): Headline {
   const text = el("div", { class: "text" });
   const model = el("span", { class: "model" });
   const help = el("p", { class: "hint", "aria-live": "off" });
   const proof = el("div", { class: "proof" }, model);
   const next = el("p", { class: "next", "data-control": "next", title: "The most probable next tokens, by the run that is shown" });
-  const node = el("header", { class: "headline" }, text, proof, why, help, next);
+  const node = el("header", { class: "headline" }, text, proof, sources.node, why, help, next);
   let lines: Line[] = [];
   let drawn: unknown[] = [];
   let base = "";
@@ -83,24 +84,16 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
     const word = wordOf(event);
     if (word) on.press(word);
   });
-  text.addEventListener("keydown", ({ key, target }) => {
-    const words = all();
-    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[key];
-    const next = step && words[words.indexOf(target as HTMLElement) + step];
-    if (next) stop(next).focus();
-  });
+  text.addEventListener("keydown", (event) => step(event, all()));
   const all = () => lines.flatMap(({ words }) => words.filter((word) => word !== null));
-  /** Make a word the one that the Tab key reaches. */
-  function stop(word: HTMLElement): HTMLElement {
-    for (const other of all()) other.tabIndex = other === word ? 0 : -1;
-    return word;
-  }
   function named(name: string): HTMLElement {
     return el("span", { class: "side" }, name);
   }
   function build(look: Look): void {
     const { result, stack } = look;
-    const line = (side: Word["side"], units: Units, { patches, frames: seconds, labels }: Axis, name: string): Line => {
+    const line = (side: Word["side"], units: Units, axis: Axis, name: string): Line => {
+      const { patches, frames: seconds, labels } = axis;
+      const isFirst = axis === results[0].axes[0];
       const frames = seconds !== null;
       const sound = seconds !== null && result.waveform ? { waveform: result.waveform, seconds: seconds * units.labels.length, canvas: el("canvas", { class: "wave", role: "img", "aria-label": "The sound" }) } : null;
       const words = units.labels.map((label, unit) =>
@@ -108,7 +101,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
           type: "button", tabindex: -1, "data-side": side, "data-position": units.positions[unit][0], title: frames && literal(label), "aria-label": frames && literal(label),
           class: `word${units.special[unit] ? " special" : ""}${units.unknown[unit] ? " unknown" : ""}${frames ? " frame" : ""}${/^[.,;:!?…)\]}»”’%]+$/.test(label) ? " tight" : ""}`,
         }, frames ? "" : literal(label)));
-      const shown = (from: number, to?: number) => words.slice(from, to).filter((word) => word !== null);
+      const shown = (from: number, to?: number) => isFirst ? sources.wrap(words.slice(from, to), units.positions.slice(from, to).map(([first]) => first)) : words.slice(from, to).filter((word) => word !== null);
       const parts: Node[] = name ? [named(name)] : [];
       if (patches || frames) parts.push(named(result.name));
       if (units.generated === null) parts.push(...shown(0));
@@ -137,7 +130,8 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
     const letters = all().reduce((sum, word) => sum + word.textContent!.length + 1, 0);
     text.classList.toggle("short", letters <= SHORT);
     text.replaceChildren(...lines.map(({ node }) => node));
-    if (all().length) stop(all()[0]);
+    if (all().length) stop(all()[0], all());
+    sources.light();
   }
   return {
     nodes: [node, verdict],
@@ -159,7 +153,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
           word.classList.toggle("chosen", n === unit);
           word.classList.toggle("found", found(units.labels[n]));
         });
-        if (words[unit]) show(words[unit]);
+        if (words[unit]) reveal(words[unit], text);
       }
     },
     paint(spread, theme) {
@@ -224,11 +218,6 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       }));
     },
   };
-  /** Scroll a long text to a word, without scrolling the page. */
-  function show(word: HTMLElement): void {
-    const [inner, outer] = [word.getBoundingClientRect(), text.getBoundingClientRect()];
-    if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
-  }
 }
 
 /** Draw the outline of a sound for the screen, as wide as its frames. */

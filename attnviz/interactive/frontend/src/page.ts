@@ -11,6 +11,7 @@ import { CanvasPen } from "./pen";
 import { Reader, type Look } from "./reader";
 import { save } from "./save";
 import type { Scene, Setting, Spot } from "./scene";
+import { sources } from "./sources";
 import { spread, type Spread, type Word } from "./spread";
 import { read, selection, sizesOf, sound, startOf, write, type Selection, type State } from "./state";
 import { tooltip } from "./tooltip";
@@ -84,7 +85,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const bars = controls(payload, explains, () => theme().lines, { change, next, save: (kind) => keep(kind), tell: announce });
   const foot = footer(payload);
   const press = (word: Word) => change(pressed(word, state));
-  const title = headline(payload, foot.verdict, why.node, { point: pointWord, press });
+  const title = headline(payload, foot.verdict, why.node, sources(payload), { point: pointWord, press });
   const seen = picture(payload.results, { ready: () => look && build(look), point: hover, press });
   root.classList.add("attnviz");
   root.replaceChildren(...title.nodes, bars.node, el("div", { class: "body" }, seen.node, stage), notice, foot.node);
