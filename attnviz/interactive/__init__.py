@@ -343,7 +343,9 @@ def place_parts(result: AttentionResult, why: ExplainResult) -> dict[str, Any]:
     rows = [(why.finding, why.strongest, why.effect)]
     for word, lost in zip(why.answer or (why.target,), table, strict=True):
         order = sorted(why.sources, key=lost.neg().tolist().__getitem__)[:2]
-        told = [f"{why.name(n)} {{}} {signed(lost[n].item())}" for n in order if lost[n] >= why.least]
+        told = [
+            f"{why.name(n)} {{}} {signed(lost[n].item())}" for n in order if lost[n] >= why.least
+        ]
         says = f" {why.unit}; next is ".join(map(str.format, told, ("raises it by", "with")))
         says = says or f"no {why.parts} alone raises it by {signed(why.least)} {why.unit}"
         rows.append((f"“{literal(word, _LONGEST)}”: {says}.", order[0] if told else None, lost))

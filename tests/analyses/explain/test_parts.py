@@ -56,6 +56,18 @@ def test_an_effect_is_what_the_answer_loses_if_attention_to_the_passage_is_maske
     assert why.probability == pytest.approx(math.exp(why.value))
 
 
+def test_the_effects_on_words_sum_to_that_on_the_answer_with_labels(why):
+    torch.testing.assert_close(why.by_answer.sum(0), why.effect, equal_nan=True)
+    assert why.labels()["answer"] == [*why.answer]
+    frame = why.to_frame()
+    assert frame["word"].tolist() == [*why.words]
+    columns = [name for name in frame if name.startswith("answer ")]
+    assert len(columns) == len(why.answer) == len(why.by_answer) > 1
+    for name, word, lost in zip(columns, why.answer, why.by_answer, strict=True):
+        assert name.startswith(f"answer {word}")
+        assert frame[name].tolist() == pytest.approx(lost.tolist(), nan_ok=True)
+
+
 def test_the_part_that_the_model_goes_on_from_is_not_hidden(why):
     assert why.words == ("the old train left.", "the dog likes the bank.", "a man")
     assert why.unmeasured == (2,)

@@ -18,7 +18,7 @@ export interface Sources {
 }
 
 export function sources({ sources: known }: Payload): Sources {
-  const node = el("div", { class: "why answer", "data-control": "answer", hidden: !known });
+  const node = el("div", { class: "reply", "data-control": "answer", hidden: !known });
   const present = (words: (HTMLElement | null)[]) => words.filter((word) => word !== null);
   if (!known) return { node, wrap: present, light: () => undefined };
 
