@@ -97,7 +97,7 @@ def travelled(data, result=0, every=1):
 
 
 @pytest.mark.pairs(each=1)
-@pytest.mark.parametrize("size", [0.12, 8.0])
+@pytest.mark.parametrize("size", [0.125, 8.0])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_weight_of_every_family(family, size, tokenizer):
     model = attnviz.load(tiny(family), tokenizer=tokenizer)
@@ -115,7 +115,7 @@ def test_every_weight_of_every_family(family, size, tokenizer):
     assert seen == sum(record.heads for record in result.records)
 
 
-@pytest.mark.parametrize("size", [0.12, 8.0])
+@pytest.mark.parametrize("size", [0.125, 8.0])
 def test_signed_weights_of_linear_attention_are_in_the_page(size, tokenizer):
     model = hybrid(["linear_attention", "full_attention", "linear_attention"])
     result = attnviz.load(model, tokenizer=tokenizer).attend(TEXTS[0])
@@ -330,7 +330,7 @@ def test_every_head_is_visible_for_any_encoder_and_decoder_length(tokenizer):
     model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
     text = "the train left the station on time . " * 10
     result = attnviz.attend(text, model=model, target="le train est parti")
-    stacks = attnviz.view(result, size=0.13).data()["payload"]["results"][0]["stacks"]
+    stacks = attnviz.view(result, size=0.135).data()["payload"]["results"][0]["stacks"]
     layers = [layer for stack in stacks for layer in stack["layers"]]
     assert not all(all(layer["exact"]) for layer in layers)  # some are only pooled
     assert all(layer["pooled"] or all(layer["exact"]) for layer in layers)
