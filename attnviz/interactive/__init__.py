@@ -267,10 +267,10 @@ def view(
         "words": words,
     }
     placed: dict[str, Any] = {}
-    if isinstance(explain, ExplainResult) and explain.parts:
-        placed = {"sources": place_parts(result, explain)}
-    elif explain is not None:
-        several = [explain] if isinstance(explain, ExplainResult) else explain
+    several = [explain] if isinstance(explain, ExplainResult) else explain
+    if several and len(several) == 1 and several[0].parts:
+        placed = {"sources": place_parts(result, several[0])}
+    elif several is not None:
         placed = {"explanations": place_explanations(result, several)}
     limit = _data_limit(results, size)
     title = f"Attention of {source(results[0].provenance)}"
@@ -343,12 +343,11 @@ def place_parts(result: AttentionResult, why: ExplainResult) -> dict[str, Any]:
     rows = [(why.finding, why.strongest, why.effect)]
     for word, lost in zip(why.answer or (why.target,), table, strict=True):
         order = sorted(why.sources, key=lost.neg().tolist().__getitem__)[:2]
-        told = [
-            f"{why.name(n)} {{}} {signed(lost[n].item())}" for n in order if lost[n] >= why.least
-        ]
+        order = [n for n in order if lost[n] >= why.least]
+        told = [f"{why.name(n)} {{}} {signed(float(lost[n]))}" for n in order]
         says = f" {why.unit}; next is ".join(map(str.format, told, ("raises it by", "with")))
         says = says or f"no {why.parts} alone raises it by {signed(why.least)} {why.unit}"
-        rows.append((f"“{literal(word, _LONGEST)}”: {says}.", order[0] if told else None, lost))
+        rows.append((f"“{literal(word, _LONGEST)}”: {says}.", order[0] if order else None, lost))
     return {
         "parts": why.parts,
         "places": places,

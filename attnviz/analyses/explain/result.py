@@ -392,7 +392,7 @@ class ExplainResult(WordResult):
             **described(self, "headline target against kind number unit value baseline"),
             **described(self, "probability reference special stacks unmeasured total positions"),
             **described(self, "completeness_error rank_correlations"),
-            **(described(self, "parts") if self.parts else {}),
+            **(described(self, "parts answer") if self.parts else {}),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
             **proof(self),
         }
