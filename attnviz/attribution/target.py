@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -41,7 +41,6 @@ class Place(NamedTuple):
         return embedded
 
 
-Places: TypeAlias = Mapping[nn.Module, Place]  # of the modules of attentions
 EVERYWHERE = Place()  # of every attention in a model with one stack
 
 

@@ -55,7 +55,8 @@ _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 # What files of older versions have, and results no longer: fields, and records in them.
 _FORMER = {
     "CompareResult": ("roles",), "ExplainResult": ("heads", "lens"), "ExploreResult": ("planes",),
-    "HeadExample": ("count",), "SurveyResult": ("clusters",),
+    "HeadExample": ("count",), "SensesResult": ("plane", "explained", "plane_accuracy"),
+    "SurveyResult": ("clusters",),
 }  # fmt: skip
 _FORMER_RECORDS = ("HeadEffects", "LogitLens", "QueryKeyPlane")
 

@@ -158,7 +158,6 @@ def test_of_many_sentences_a_sample_is_written_and_the_figure_says_so(bank):
         ),
         vectors=bank.vectors.repeat(1, times, 1),
         right=bank.right.repeat(1, times),
-        plane=bank.plane.repeat(1, times, 1),
         context_right=bank.context_right.repeat(times),
     )
     for width, most in ((183, 60), (89, 46)):
@@ -239,10 +238,7 @@ def test_a_deep_model_has_a_strip_of_accuracy_and_names_some_layers(bank):
         found,
         scores=(found.scores * 5)[:many],
         vectors=found.vectors.repeat(5, 1, 1)[:many],
-        plane=found.plane.repeat(5, 1, 1)[:many],
         right=torch.cat([found.right] * 5)[:many],
-        explained=(found.explained * 5)[:many],
-        plane_accuracy=(found.plane_accuracy * 5)[:many],
         best=18,
     )
     p_values = [1] * 17 + [0.001] * 16

@@ -77,7 +77,7 @@ def senses(
     SensesResult
         For each layer the accuracy with its 95% interval, the accuracy of shuffled senses, recalls
         and silhouette; the best layer, which is chosen on the same sentences; how much nearer each
-        occurrence is to its own sense; a plane; and the words that each occurrence attends to.
+        occurrence is to its own sense; and the words that each occurrence attends to.
 
     Raises
     ------
@@ -131,7 +131,6 @@ def senses(
     right[:, kept] = torch.stack([outcome.right for outcome in outcomes])
     *scores, context = map(score, kinds, itertools.repeat(design), outcomes)
     best = max(range(len(scores)), key=lambda i: (round(scores[i].accuracy, 9), -i))
-    planes, explained = zip(*map(main_plane, words.vectors), strict=True)
     occurrences, record = _occurrences(words, checked, max(best - 1, 0))
     shuffled = torch.stack([outcome.shuffled for outcome in outcomes[:-1]]).amax(0)
     center = 0 if raw else vectors.mean(1, keepdim=True)
@@ -143,12 +142,6 @@ def senses(
         scores=tuple(scores),
         context=context,
         right=right[:-1],
-        plane=align(torch.stack(planes), best),
-        explained=explained,
-        plane_accuracy=tuple(
-            nearest(plane[kept], design.senses[None], design.sentences).mean().item()
-            for plane in planes
-        ),
         best=best,
         p_best=p_value(scores[best].accuracy, shuffled),
         shuffles=len(shuffled),
@@ -485,22 +478,3 @@ def interval(accuracy: float, refitted: Tensor, sentences: int) -> tuple[float, 
     middle = (accuracy + square / 2) / (1 + square)
     half = (accuracy * (1 - accuracy) * square + square**2 / 4) ** 0.5 / (1 + square)
     return max(0.0, min(middle - half, accuracy)), min(1.0, max(middle + half, accuracy))
-
-
-def main_plane(vectors: Tensor) -> tuple[Tensor, tuple[float, float]]:
-    """Return the first two principal components (N, 2), and the variance share of each."""
-    padded = torch.nn.functional.pad(vectors, (0, max(0, 2 - vectors.shape[1])))
-    U, S, _ = torch.linalg.svd(padded - padded.mean(0), full_matrices=False)
-    first, second = (S.square() / S.square().sum().clamp(min=1e-300))[:2].tolist()
-    return (U * S)[:, :2], (first, second)
-
-
-def align(planes: Tensor, start: int) -> Tensor:
-    """Rotate or mirror planes (…, N, 2) to fit their neighbors, from `start` (Schönemann 1966)."""
-    aligned = planes.clone()
-    for order in (range(start + 1, len(planes)), range(start - 1, -1, -1)):
-        for state in order:
-            neighbor = aligned[state - 1 if state > start else state + 1]
-            U, _, V = torch.linalg.svd(planes[state].T @ neighbor)
-            aligned[state] = planes[state] @ (U @ V)
-    return aligned

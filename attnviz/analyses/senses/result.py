@@ -143,9 +143,6 @@ class SensesResult(Result):
         "1 for an occurrence nearest to its own sense, else 0; a fraction for ties, (L + 1, N). "
         "nan for those in `alike`."
     )
-    plane: Tensor = doc("The occurrences on the first two principal components, (L + 1, N, 2).")
-    explained: tuple[tuple[float, float], ...] = doc("The share of variance of both, by state.")
-    plane_accuracy: tuple[float, ...] = doc("The accuracy within that plane, by state.")
     best: int = doc(
         "The state with the highest accuracy, the earliest of equals. It is chosen on the same "
         "sentences, so its interval is too high; that of the output, the last state, is not."
@@ -379,9 +376,8 @@ class SensesResult(Result):
         return sorted(largest.items(), key=lambda item: -item[1])
 
     def to_arrays(self) -> dict[str, Tensor]:
-        """Return the vectors, the plane, and which occurrences are classified correctly."""
-        arrays = {"vectors": self.vectors, "plane": self.plane, "right": self.right}
-        return {**arrays, "margins": self.margins}
+        """Return the vectors, and which occurrences are classified correctly."""
+        return {"vectors": self.vectors, "right": self.right, "margins": self.margins}
 
     def labels(self) -> dict[str, list[str]]:
         """Return the sense of each occurrence."""
@@ -402,8 +398,6 @@ class SensesResult(Result):
                     "state": self.state_name(state),
                     **of_score(score),
                     "p_beyond": self.p_beyond[state],
-                    "explained": list(self.explained[state]),
-                    "plane_accuracy": self.plane_accuracy[state],
                 }
                 for state, score in enumerate(self.scores)
             ],
@@ -417,10 +411,8 @@ class SensesResult(Result):
     def columns_of_table(self) -> Columns:
         """Return one row for each state and occurrence."""
         states, count = self.right.shape
-        x, y = self.plane.unbind(-1)
         dimensions = {"state": range(states), "occurrence": range(count)}
-        numbers = {"right": self.right, "margin": self.margins, "x": x, "y": y}
-        table = stacked(dimensions, numbers)
+        table = stacked(dimensions, {"right": self.right, "margin": self.margins})
         occurrences = [self.occurrences[index] for index in table["occurrence"]]
         names = ("sense", "sentence", "start", "end")
         return {**table, **{name: [getattr(one, name) for one in occurrences] for name in names}}

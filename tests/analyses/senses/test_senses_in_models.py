@@ -8,10 +8,8 @@ from attnviz import InputError
 from attnviz.analyses.senses import bundled, compute, read_sentences
 from attnviz.analyses.senses.compute import (
     Design,
-    align,
     classify,
     interval,
-    main_plane,
     nearest,
     p_value,
     score,
@@ -173,20 +171,6 @@ def test_occurrences_of_one_sentence_make_the_interval_no_narrower():
     assert (other.accuracy, other.low, other.high) == pytest.approx(
         (one.accuracy, one.low, one.high)
     )
-
-
-def test_planar_vectors_and_rotations_keep_their_distances():
-    flat = noise(12, d=2)
-    tilted = flat @ noise(2, d=30, seed=1)
-    places, shares = main_plane(tilted)
-    assert sum(shares) == pytest.approx(1)
-    assert torch.allclose(torch.cdist(places, places), torch.cdist(tilted, tilted), atol=1e-6)
-    turn = torch.tensor([[0.6, 0.8], [0.8, -0.6]]).double()  # including a reflection
-    planes = torch.stack([places @ turn, places, 3 * places @ turn.T])
-    turned = align(planes, 1)
-    assert torch.allclose(turned[0], places, atol=1e-9)
-    assert torch.allclose(turned[1], places)
-    assert torch.allclose(turned[2], 3 * places, atol=1e-9)
 
 
 def test_the_bundled_sentences_are_enough_and_balanced():
