@@ -194,6 +194,7 @@ def notebook_pages(version: str) -> dict[str, str]:
             shutil.copytree(found["media"], PAGES / media, dirs_exist_ok=True)
         else:
             pages[address] = notebooks.page(file, PAGES / media, relative, run=False)
+        pages[address] = formulas(links(pages[address], file, address, place))
         publish(file, f"notebooks/{file.name}")
         title = pages[address].partition("\n")[0].removeprefix("# ")
         page = os.path.relpath(address, "notebooks")

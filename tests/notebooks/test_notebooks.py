@@ -109,6 +109,15 @@ def test_each_exercise_of_a_lesson_checks_its_answer(executed, name):
     assert not printed
 
 
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_figure_of_a_lesson_is_shown(executed, name):
+    cells = [one for one in executed[name][0].cells if one.cell_type == "code"]
+    drawing = [one for one in cells if re.search(r"\.plot(\.|\()", one.source)]
+    assert drawing
+    for one in drawing:
+        assert any("image/png" in output.get("data", {}) for output in one.outputs), one.source
+
+
 def test_the_course_has_five_lessons_that_the_page_of_lessons_names():
     page = (GALLERY / "lessons.md").read_text("utf-8")
     assert [name for name in NOTEBOOKS if f"notebooks/{name}.ipynb" in page] == LESSONS
@@ -116,6 +125,23 @@ def test_the_course_has_five_lessons_that_the_page_of_lessons_names():
     figures = re.findall(r"\((fig\w+\.py)\)", page)
     assert figures
     assert all((GALLERY / figure).is_file() for figure in figures)
+
+
+def test_the_page_of_lessons_names_sections_that_exist():
+    page = (GALLERY / "lessons.md").read_text("utf-8")
+    named = set(re.findall(r"\| (\d) §(\d) \|", page))
+    assert len(named) > 15
+    for lesson, section in named:
+        text = NOTEBOOKS[f"lesson_{lesson}"].read_text("utf-8")
+        assert f"## {section}. " in text, (lesson, section)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_links_of_a_lesson_lead_to_files(name):
+    file = NOTEBOOKS[name]
+    links = re.findall(r"\]\((\.\./[^)#]+)\)", file.read_text("utf-8"))
+    assert links
+    assert all((file.parent / link).is_file() for link in links)
 
 
 def test_it_draws_figures_and_shows_the_view(quickstart):
