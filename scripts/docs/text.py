@@ -55,7 +55,8 @@ def formulas(text: str) -> str:
 
     def change(part: str) -> str:
         part = re.sub(r"\$\$(.+?)\$\$", block, part, flags=re.DOTALL)
-        return re.sub(r"\$([^$\n]+)\$", lambda match: convert(match[1]), part)
+        # Inside a span, as Markdown ends a paragraph at a line that starts with <math>.
+        return re.sub(r"\$([^$\n]+)\$", lambda match: f"<span>{convert(match[1])}</span>", part)
 
     return outside_code(text, change)
 

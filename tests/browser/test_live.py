@@ -450,6 +450,39 @@ def test_a_phone_has_no_sideways_scrolling(open_page, served):
         assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (1920, False)])
+def test_a_link_opens_it_in_large_type(open_page, served, width, dark):
+    address = f"{served}/live/index.html"
+    page = open_page(address, width=width, dark=dark)
+    live = Live(page).computed()
+    title = page.locator("h1").bounding_box()["height"]
+    page.goto(f"{address}#large=1&view=steps&layer=1&heads=2")
+    page.reload()
+    live.computed()
+    state = live.state()
+    assert [state[name] for name in ("view", "layer", "heads")] == ["steps", 1, [2]]
+    assert page.locator("h1").bounding_box()["height"] == pytest.approx(1.6 * title, abs=1)
+    word = live.word("train")
+    assert word.evaluate("one => one.currentCSSZoom") == pytest.approx(1.6)  # once, not twice
+    live.show(view="head")
+    page.locator("textarea").fill("the ship left the dock")
+    live.computed()
+    assert live.state()["large"]  # also after a new sentence
+    for lens in range(4):
+        live.control(f"lens-{lens}").click()
+        live.computed()
+        assert page.evaluate("document.documentElement.scrollWidth") == width, lens
+    left, right = (one.bounding_box() for one in page.locator(".lenses .pair > figure").all())
+    assert left["y"] == right["y"]  # side by side
+    assert left["x"] + left["width"] < right["x"]
+    live.control("page-1").click()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    live.control("page-0").click()
+    live.control("large").uncheck()
+    live.computed()
+    assert page.locator("h1").bounding_box()["height"] == pytest.approx(title, abs=1)
+
+
 def test_it_works_from_disk(open_page, folder):
     live = Live(open_page(folder / "live" / "index.html")).computed()
     assert live.said().startswith("✓ Computed here")

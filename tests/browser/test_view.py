@@ -506,6 +506,58 @@ def test_a_link_opens_the_same_view(read, saved):
     assert again.state()["special"] == "keep"
 
 
+LARGE = 1.6
+# The boxes of what is visible above the drawing: words, controls and their names.
+ABOVE = """() => [...document.querySelectorAll('.headline .word, .proof > *, .bars .bar > *')]
+    .map(node => node.getBoundingClientRect()).filter(({width}) => width)
+    .map(({left, right, top, bottom}) => ({left, right, top, bottom}))"""
+
+
+@pytest.mark.parametrize("view", ["grid", "head", "token", "steps"])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1920, True)])
+def test_large_type_enlarges_the_text_and_the_drawing(read, saved, view, width, dark):
+    reader = read(saved("short"), width=width, height=width * 9 // 16, dark=dark)
+    reader.show(view=view)
+    word = reader.word("train").bounding_box()["height"]
+    plain = reader.away()
+    reader.control("large").focus()
+    reader.page.keyboard.press("Space")
+    reader.settle()
+    reader.picture()
+    assert reader.word("train").bounding_box()["height"] == pytest.approx(LARGE * word, abs=2)
+    drawing = reader.page.locator(".stage canvas")
+    fine, across = drawing.evaluate("one => [one.width, one.getBoundingClientRect().width]")
+    assert fine == pytest.approx(across, abs=2)  # one pixel of the drawing is one of the screen
+    assert drawing.evaluate("one => one.getBoundingClientRect().height / one.clientHeight") > 1.59
+    assert reader.page.evaluate("document.documentElement.scrollWidth") == width
+    boxes = reader.page.evaluate(ABOVE)
+    assert all(0 <= box["left"] < box["right"] <= width for box in boxes)
+    for one, other in itertools.combinations(boxes, 2):  # no part lies over another
+        apart = one["bottom"] <= other["top"] + 1 or other["bottom"] <= one["top"] + 1
+        aside = one["right"] <= other["left"] + 1 or other["right"] <= one["left"] + 1
+        assert apart or aside, (one, other)
+    assert "large=1" in reader.page.url
+    assert reader.page.evaluate("localStorage.length + sessionStorage.length") == 0
+    reader.control("large").uncheck()
+    assert reader.away() == plain
+
+
+def test_the_pointer_finds_the_cells_of_large_type(read, saved, result):
+    reader = read(saved("short"), fragment="large=1&view=head&layer=5&heads=2&words=0")
+    weights = result.weights(layer=5, head=2)
+    reader.expect_weights(weights, [(1, 2), (7, 3), (8, 8)], 8e-4)
+    tip = reader.page.locator("[role=tooltip]").bounding_box()
+    place = reader.locate(part="matrix", query=8, key=8)
+    assert 0 <= place["x"] - tip["x"] - tip["width"] < 60 or abs(place["x"] - tip["x"]) < 60
+    assert abs(place["y"] - tip["y"]) < 60 + tip["height"]
+    reader.page.set_viewport_size({"width": 1280, "height": 500})  # the keyboard scrolls to a cell
+    reader.settle()
+    reader.page.locator(".stage canvas").focus()
+    for _ in range(9):
+        reader.page.keyboard.press("ArrowDown")
+    assert 0 < reader.locate(part="matrix", query=8, key=0)["y"] < 500
+
+
 def test_invalid_fragments_are_ignored(read, saved):
     reader, address = read(fresh=True), saved("short").as_uri()
     for fragment in (

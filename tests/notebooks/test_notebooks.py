@@ -129,7 +129,7 @@ def test_the_course_has_five_lessons_that_the_page_of_lessons_names():
 
 def test_the_page_of_lessons_names_sections_that_exist():
     page = (GALLERY / "lessons.md").read_text("utf-8")
-    named = set(re.findall(r"\| (\d) §(\d) \|", page))
+    named = set(re.findall(r"\| \[(\d) §(\d)\]\(", page))
     assert len(named) > 15
     for lesson, section in named:
         text = NOTEBOOKS[f"lesson_{lesson}"].read_text("utf-8")

@@ -64,6 +64,7 @@ export function controls(payload: Payload, explains: boolean, theme: () => strin
     only(choice("colors", "Colors", [["shared", "shared"], ["head", "per head"]], change), ({ view }) => view === "grid"),
     search(change, actions.next),
     choice("theme", "Theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], change),
+    largeType(change),
     buttons(actions),
   ];
   const all = [...main, ...more];
@@ -194,6 +195,11 @@ function some(name: "layers" | "only", label: string, { change, tell }: Actions,
 function averaging(change: Change): Control {
   const button = el("button", { type: "button", "data-control": "mean", title: "Show the mean of these heads as one map", click: () => change({ view: "head", mean: true }) }, "Mean of these");
   return { node: button, follow: () => {} };
+}
+
+function largeType(change: Change): Control {
+  const box = el("input", { type: "checkbox", "data-control": "large", change: () => change({ large: box.checked }) });
+  return { node: field("Large type", box), follow: ({ large }) => (box.checked = large) };
 }
 
 function words(change: Change): Control {

@@ -20,7 +20,7 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 export function reveal(element: HTMLElement, text: HTMLElement | null): void {
   if (!text) return;
   const [inner, outer] = [element.getBoundingClientRect(), text.getBoundingClientRect()];
-  if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += inner.top - outer.top - 30;
+  if (inner.top < outer.top || inner.bottom > outer.bottom) text.scrollTop += (inner.top - outer.top) / enlarged(text) - 30;
 }
 
 /** Move the focus among elements with the arrow keys. */
@@ -34,6 +34,11 @@ export function step({ key, target }: KeyboardEvent, elements: HTMLElement[]): v
 export function stop(element: HTMLElement, elements: HTMLElement[]): HTMLElement {
   for (const other of elements) other.tabIndex = other === element ? 0 : -1;
   return element;
+}
+
+/** How many pixels of the window one of an element is: more than one in large type. */
+export function enlarged(element: Element): number {
+  return element.currentCSSZoom ?? 1;
 }
 
 /** Offer a file as a download. */

@@ -13,6 +13,7 @@ import { moves } from "./lesson/moves";
 import { describe, small, sourceOf } from "./lesson/source";
 import type { Data, Read } from "./lesson/worker";
 import { mount, type View } from "./page";
+import { read } from "./state";
 
 const WAIT = 150; // milliseconds after a letter
 
@@ -143,14 +144,14 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   async function show(): Promise<void> {
     const { agreement } = run!;
     const old = view;
-    const { stack, layer, heads, view: shown, words, mean, special, theme: colors, threshold, show: difference } = old?.state ?? ({} as View["state"]);
+    const { stack, layer, heads, view: shown, words, mean, special, theme: colors, large, threshold, show: difference } = old?.state ?? ({} as View["state"]);
+    const source = sourceOf(reads, agreement, data);
     const isOther = reads.length > 1 && reads[0].text !== reads[1].text;
     const show = pairs ? difference : isOther ? "difference" : "first";
-    const state = { ...(old && { stack, layer, heads, view: shown, words, mean, special, theme: colors, threshold }), ...(reads.length > 1 && { show }) };
+    const state = { ...(old ? { stack, layer, heads, view: shown, words, mean, special, theme: colors, large, threshold } : read(location.hash, source.payload)), ...(reads.length > 1 && { show }) };
     pairs = reads.length > 1;
     const inner = el("div", { class: "fresh" });
     into.append(inner);
-    const source = sourceOf(reads, agreement, data);
     new MutationObserver(() => (root.dataset.theme = inner.dataset.theme)).observe(inner, { attributeFilter: ["data-theme"] });
     view = mount(inner, source, { state, onselect: () => void look() });
     Object.assign(root, { attnviz: view });

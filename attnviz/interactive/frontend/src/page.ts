@@ -3,7 +3,7 @@
 import { DARK, LIGHT, type Theme } from "./colors";
 import { controls } from "./controls";
 import type { Source } from "./data";
-import { el } from "./dom";
+import { el, enlarged } from "./dom";
 import { explanations } from "./explanation";
 import { footer, offer } from "./footer";
 import { chosenOf, headline, pressed, wordOf } from "./headline";
@@ -76,9 +76,9 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
   const tip = tooltip();
   const stage = el("div", { class: "stage" }, canvas, ...tip.nodes);
   const roomy = () => Math.max(240, Math.floor(stage.clientWidth));
-  /** The height from the top of the stage to the end of the window, if the view fills the page. */
-  const tall = () => (options.fill || options.hash ? innerHeight - (stage.getBoundingClientRect().top + scrollY) - foot.node.offsetHeight - BELOW : USUAL);
-  const fineness = () => Math.max(1, devicePixelRatio);
+  /** The height from the top of the stage to the end of the window, if the view fills the page; in large type, as if it were not enlarged. */
+  const tall = () => (options.fill || options.hash ? innerHeight - (stage.getBoundingClientRect().top + scrollY) / enlarged(stage) - foot.node.offsetHeight - BELOW : USUAL);
+  const fineness = () => Math.max(1, devicePixelRatio * enlarged(stage));
   const why = explanations(source);
   const explains = !why.node.hidden;
   const notice = el("div", { class: "notice", role: "status" });
@@ -129,6 +129,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     const dark = theme().dark;
     root.dataset.theme = dark ? "dark" : "light";
     root.dataset.view = state.view;
+    root.toggleAttribute("data-large", state.large);
     bars.follow(state);
     const turn = ++asked;
     stage.setAttribute("aria-busy", "true");
@@ -203,7 +204,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
     const fine = canvas.width / parseFloat(canvas.style.width);
     context.setTransform(fine, 0, 0, fine, 0, 0);
     context.clearRect(0, 0, canvas.width, canvas.height);
-    scene.draw(new CanvasPen(context), at, Math.max(0, -canvas.getBoundingClientRect().top));
+    scene.draw(new CanvasPen(context), at, Math.max(0, -canvas.getBoundingClientRect().top / enlarged(canvas)));
   }
   function point(to: Spot | null, x: number, y: number): void {
     if (JSON.stringify(to) !== JSON.stringify(at)) {
@@ -287,7 +288,7 @@ export function mount(root: HTMLElement, source: Source, options: Options = {}):
       const [row, column] = [unit(look.rows.units.of, query), unit(look.columns.units.of, key)];
       const found = row === -1 || column === -1 ? null : scene.place({ ...place, row, column });
       const { left, top } = canvas.getBoundingClientRect();
-      return found && { x: left + found[0], y: top + found[1] };
+      return found && { x: left + found[0] * enlarged(canvas), y: top + found[1] * enlarged(canvas) };
     },
     destroy() {
       stop();

@@ -1,5 +1,6 @@
 /** Handle the pointer, the wheel and the keys of a view. */
 
+import { enlarged } from "./dom";
 import type { Scene, Spot } from "./scene";
 import { inside } from "./scene";
 import type { State } from "./state";
@@ -30,7 +31,7 @@ export function pointing({ root, canvas, sizes, change, point, state, at, scene,
 
   const place = (event: MouseEvent): [number, number] => {
     const { left, top } = canvas.getBoundingClientRect();
-    return [event.clientX - left, event.clientY - top];
+    return [(event.clientX - left) / enlarged(canvas), (event.clientY - top) / enlarged(canvas)];
   };
   const whole = (): Range => [0, sizes()[0], 0, sizes()[1]];
   const range = (): Range => state().range ?? whole();
@@ -131,8 +132,8 @@ export function pointing({ root, canvas, sizes, change, point, state, at, scene,
     }
     const [x, y] = shown.place(next) ?? [0, 0];
     point(next, x, y);
-    const { top } = canvas.getBoundingClientRect();
-    if (top + y < 0 || top + y > innerHeight) scrollTo({ top: scrollY + top + y - innerHeight / 2 });
+    const to = canvas.getBoundingClientRect().top + y * enlarged(canvas);
+    if (to < 0 || to > innerHeight) scrollTo({ top: scrollY + to - innerHeight / 2 });
   }
   function shortcut(event: KeyboardEvent): void {
     if (event.key === "Escape") return change({ lock: false, key: null });

@@ -1,6 +1,6 @@
 /** The senses of a word as threads: each sentence is one, from the static vector to the output, and ends in its text. */
 
-import { el } from "./dom";
+import { el, enlarged } from "./dom";
 import { fit, svg } from "./explorer/svg";
 import { apart, area, fraction, layers, lead, line, paint, pointAt, polyline, readout, sizes, stateName, walk, word, type Point, type Sizes } from "./paths";
 import { measure } from "./pen";
@@ -221,7 +221,7 @@ export function senses(shown: Senses): HTMLElement {
       (step) => choose(at, Math.min(last, Math.max(0, state + step))));
     const point = (event: PointerEvent) => {
       const { left: x0, top: y0 } = root.getBoundingClientRect();
-      const [x, y] = [event.clientX - x0, event.clientY - y0];
+      const [x, y] = [event.clientX - x0, event.clientY - y0].map((distance) => distance / enlarged(root));
       const [found, when] = near(x, y);
       if (found !== at || when !== state) choose(found, when);
     };

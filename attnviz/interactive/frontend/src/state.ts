@@ -30,6 +30,8 @@ export interface State {
   /** The token range of a zoomed map: start and end of the queries, start and end of the keys. */
   range: [number, number, number, number] | null;
   theme: "auto" | "light" | "dark";
+  /** Large type, for a projector. */
+  large: boolean;
   /** Color the text by what it contributed to a generated token, if the page has that; else by attention. */
   explain: boolean;
 }
@@ -43,7 +45,7 @@ export function startOf({ start, results }: Payload): State {
     view: start.view, stack: start.stack, layer: start.layer, heads: [start.head],
     query: null, key: null, lock: false, mean: false, words: start.words, special: "keep", threshold: 0,
     find: "", show: results.length > 1 ? "difference" : "first", layers: null, only: null, colors: "shared", by: "query",
-    range: null, theme: "auto", explain: true,
+    range: null, theme: "auto", large: false, explain: true,
   };
 }
 
@@ -99,7 +101,7 @@ function parse(given: Map<string, string>): Partial<State> {
   for (const [name, text] of given) {
     if (CHOICES.has(name as keyof State)) found[name] = text;
     else if (name === "stack" || name === "find") found[name] = text.slice(0, 200);
-    else if (name === "lock" || name === "words" || name === "mean" || name === "explain") found[name] = text === "1";
+    else if (name === "lock" || name === "words" || name === "mean" || name === "large" || name === "explain") found[name] = text === "1";
     else if (name === "layer" && whole(text) !== null) found[name] = whole(text);
     else if (name === "query" || name === "key") found[name] = whole(text);
     else if (name === "threshold" && Number.isFinite(Number(text))) found[name] = Number(text);

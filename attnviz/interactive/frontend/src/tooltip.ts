@@ -1,6 +1,6 @@
 /** The tooltip of the pointed place, on screen and for screen readers. */
 
-import { el } from "./dom";
+import { el, enlarged } from "./dom";
 import type { Line } from "./scene";
 
 export interface Tooltip {
@@ -20,8 +20,8 @@ export function tooltip(): Tooltip {
       box.replaceChildren(...lines.map((line) => el("div", {}, ...line.map((part) => (typeof part === "string" ? part : el("bdi", {}, part.token))))));
       box.hidden = false;
       box.style.left = `${Math.max(0, Math.min(x + 14, width - box.offsetWidth))}px`;
-      const top = box.parentElement!.getBoundingClientRect().top;
-      const above = top + y + 18 + box.offsetHeight > innerHeight && top + y > box.offsetHeight;
+      const top = box.parentElement!.getBoundingClientRect().top / enlarged(box);
+      const above = top + y + 18 + box.offsetHeight > innerHeight / enlarged(box) && top + y > box.offsetHeight;
       box.style.top = `${above ? y - box.offsetHeight - 10 : y + 18}px`;
       clearTimeout(waiting); // announce once the pointer rests
       waiting = setTimeout(() => (spoken.textContent = box.innerText), 150);
