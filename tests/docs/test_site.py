@@ -87,6 +87,15 @@ def test_links_lead_to_pages_and_to_places_in_them(site, pages):
 
 
 @pytest.mark.slow
+def test_formulas_of_lessons_are_drawn_within_their_paragraphs(site):
+    for file in sorted(site.glob("notebooks/lesson_*.html")):
+        text = re.sub(r"<(script|pre|code)\b.*?</\1>", "", file.read_text("utf-8"), flags=re.DOTALL)
+        assert "$" not in text, file
+        assert "</p>\n<math" not in text, file
+    assert '<a href="../figures/fig12_apple.html">Figure 12</a>' in text  # of the last lesson
+
+
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere_and_pictures_have_a_text(site, pages):
     for file, page in pages.items():
         assert not [one for one in page.loaded if urlsplit(one).scheme not in ("", "data")], file
