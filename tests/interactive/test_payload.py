@@ -330,11 +330,7 @@ def test_every_head_is_visible_for_any_encoder_and_decoder_length(tokenizer):
     model = attnviz.load(tiny("bart"), tokenizer=tokenizer)
     text = "the train left the station on time . " * 10
     result = attnviz.attend(text, model=model, target="le train est parti")
-<<<<<<< HEAD
-    stacks = attnviz.view(result, size=0.135).data()["payload"]["results"][0]["stacks"]
-=======
-    stacks = attnviz.view(result, size=0.131).data()["payload"]["results"][0]["stacks"]
->>>>>>> 11e617d5 (Give a page of a test room for its script)
+    stacks = attnviz.view(result, size=0.136).data()["payload"]["results"][0]["stacks"]
     layers = [layer for stack in stacks for layer in stack["layers"]]
     assert not all(all(layer["exact"]) for layer in layers)  # some are only pooled
     assert all(layer["pooled"] or all(layer["exact"]) for layer in layers)
