@@ -342,7 +342,8 @@ def _words(value: Any, tensors: list[Tensor], known: dict[int, tuple[str, slice]
         tensors.extend(tensors[part])
         return text
     before = len(tensors)
-    inner = {name: one for name, one in stored(value).items() if name != "agreement"}  # it is dated
+    when = "saved", "recomputed"  # of a report that was loaded
+    inner = {name: one for name, one in stored(value).items() if name not in when}
     text = f"({kind.__name__!r}, {words(inner)})"
     known[id(value)] = text, slice(before, len(tensors))
     return text

@@ -467,7 +467,6 @@ def test_weights_that_are_changed_after_the_softmax_are_not_shown():
         lambda model: attnviz.explore(["the train left"], model=model),
         lambda model: attnviz.compare(["the train left"], models=[model, model]),
         lambda model: attnviz.steps("the train left", model=model),
-        lambda model: attnviz.demo(model=model),
     ],
 )
 def test_an_analysis_of_texts_says_what_it_needs(analysis):
