@@ -67,7 +67,6 @@ METHODS: dict[str, Method] = {
     **{
         name: REGISTERED[name]
         for name in (
-            "attention-flow",
             "attention-value-norm",
             "direct-attribution",
             "gradient-input",

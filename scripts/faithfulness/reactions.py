@@ -34,7 +34,7 @@ from faithfulness import RESAMPLES
 FILE = Path(__file__).parents[2] / "tests" / "data" / "reaction_centers.json"
 MODEL = "rxnfp"
 CHANGES = ("knock-out", "delete", "replace", "mask")
-FAST = ("attention-flow", "attention-value-norm", "late-rollout", "raw-attention", "rollout")
+FAST = ("attention-value-norm", "late-rollout", "raw-attention", "rollout")
 WHOLE = 4  # reactions of a class for which all methods are computed; in the held-out ones of these,
 # atoms are also changed
 

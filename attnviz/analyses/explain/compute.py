@@ -97,11 +97,11 @@ def explain(
         a similarity of mean states if there is a mask token: the text with other words masked.
         Otherwise a text with the same number of tokens, also as ids or messages.
     methods : str or sequence of str, optional
-        Attribution methods to compute beside the decomposition: "attention-flow",
-        "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
-        "gradient-input", "integrated-gradients", "late-rollout", "partial-split", "raw-attention",
-        "rollout" or "value-zeroing". A method that the model does not support is left out, with a
-        note. By default "partial-split", the mean over references in which some words are hidden.
+        Attribution methods to compute beside the decomposition: "attention-value-norm",
+        "direct-attribution", "ensemble", "gradient-attention", "gradient-input",
+        "integrated-gradients", "late-rollout", "partial-split", "raw-attention", "rollout" or
+        "value-zeroing". A method that the model does not support is left out, with a note. By
+        default "partial-split", the mean over references in which some words are hidden.
     generate : int, default 1
         Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
         last of them: the text and the tokens before it are what the model reads. With `groups`, at

@@ -101,11 +101,10 @@ def shift(
         "delete" removes it. By default, where there are more than 32 other words, each is only
         masked, or knocked out if the model has no mask token.
     methods : str or sequence of str, optional
-        Attribution methods to compute beside the decomposition: "attention-flow",
-        "attention-value-norm", "direct-attribution", "ensemble", "gradient-attention",
-        "gradient-input", "integrated-gradients", "late-rollout", "partial-split", "raw-attention",
-        "rollout", "split" or "value-zeroing". A method that the model does not support is left out,
-        with a note.
+        Attribution methods to compute beside the decomposition: "attention-value-norm",
+        "direct-attribution", "ensemble", "gradient-attention", "gradient-input",
+        "integrated-gradients", "late-rollout", "partial-split", "raw-attention", "rollout", "split"
+        or "value-zeroing". A method that the model does not support is left out, with a note.
     model : Model, str, path or module, optional
         From `load`, or what `load` takes. By default the bundled all-MiniLM-L6-v2.
     **inputs

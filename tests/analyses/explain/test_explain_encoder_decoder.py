@@ -14,7 +14,7 @@ TEXT = "we sat near the old river and talked for hours"  # ten words, with [CLS]
 PREFIX = "a tree stood by the stone and it was"  # as long, and the shapes of all attentions alike
 D = 16
 READ, HELD, WRITTEN = 0, 1, 2  # dimensions of the residual stream
-COMPARED = ["attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
+COMPARED = ["attention-value-norm", "direct-attribution", "ensemble",
             "gradient-attention", "gradient-input", "integrated-gradients", "late-rollout",
             "partial-split", "raw-attention", "rollout"]  # fmt: skip
 

@@ -18,7 +18,7 @@ from attnviz.attribution.methods import gradients
 CASH = "The bank was full of cash."
 ROW = 2
 NAMES = (
-    "attention-flow", "attention-value-norm", "direct-attribution", "ensemble",
+    "attention-value-norm", "direct-attribution", "ensemble",
     "gradient-attention", "gradient-input", "integrated-gradients", "late-rollout",
     "partial-split", "raw-attention", "rollout", "split", "value-zeroing",
 )  # fmt: skip
