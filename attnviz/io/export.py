@@ -56,7 +56,7 @@ _SHA256, _BLANK = b'"sha256":"', b"0" * 64
 _FORMER = {
     "CompareResult": ("roles",), "ExplainResult": ("heads", "lens"), "ExploreResult": ("planes",),
     "HeadExample": ("count",), "SensesResult": ("plane", "explained", "plane_accuracy"),
-    "SurveyResult": ("clusters",),
+    "SurveyResult": ("clusters", "distances"),
 }  # fmt: skip
 _FORMER_RECORDS = ("HeadEffects", "LogitLens", "QueryKeyPlane")
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 from torch import Tensor
@@ -196,11 +197,13 @@ class ExploreResult(Result):
         read = f"{survey.read}, {survey.tokens:,} {POSITIONS[survey.kind]}"
         tables = {"values": survey.mean, "low": survey.low, "high": survey.high}
         tables["even"] = survey.even
+        scaled = survey.mean[:, columns].nan_to_num()  # by how much heads differ in each statistic
+        scaled /= scaled.std(0, correction=0).clamp(min=1e-9)
+        near = torch.cdist(scaled, scaled).argsort(dim=1).tolist()
         names, stacks = self.head_names, {head.stack for head in survey.heads}
         heads = []
         for k, head in enumerate(survey.heads):
             role, deciles = survey.roles[k], self.deciles[k]
-            similar = [n for n in survey.distances[k].argsort().tolist() if n != k]
             numbers = {name: of[k, columns].tolist() for name, of in tables.items()}
             heads.append(
                 {
@@ -211,7 +214,7 @@ class ExploreResult(Result):
                     "role": role,
                     "looks": survey.name_of(role) if role else "",
                     **finite(numbers, 4),
-                    "similar": similar[:5],
+                    "similar": [n for n in near[k] if n != k][:5],
                     "axes": list(self.reads[k]) if self.axes else None,
                     "examples": [self._example_data(k, one) for one in self.examples[k]],
                     "deciles": [  # each example once: a small corpus has one at several

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from attnviz.analyses.survey.measure import TextStatistics, random_numbers
 from attnviz.heads import STATISTICS, Statistic, followed_rules
-from attnviz.results import AttentionRecord, row_shares
 from attnviz.runtime import say
 from attnviz.runtime.libraries import release_unused
 
@@ -30,7 +29,6 @@ Floats = NDArray[np.float64]
 _ROLE_P_VALUE = 0.01
 # The fewest texts on which 2 of all 2^n flips, the texts themselves and their opposite, reach it.
 _MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
-_PAIR_WEIGHTS = 2**22  # that are compared at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,52 +136,6 @@ def assign_roles(
     """
     followed = followed_rules(excess, statistics, p_held_out < _ROLE_P_VALUE)
     return [statistics[n].role if n >= 0 else "" for n in followed]
-
-
-def head_distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
-    """Return the distance between each two heads of a model, (K, K).
-
-    From 0, alike, to 1, disjoint: the square root of the Jensen–Shannon divergence of their rows,
-    in bits, averaged over rows of all texts, evenly chosen in long ones. Of linear attention, a row
-    is the shares of its weights in their sizes. Rows of special tokens are left out, and so are the
-    weights of attention sinks, which are not keys. Heads with other queries or keys, such as those
-    of an encoder and of its decoder, are 1 apart.
-
-    texts : the records of each text, the same attentions in the same order.
-    """
-    owners = [number for number, record in enumerate(texts[0]) for _ in range(record.heads)]
-    groups: dict[object, list[int]] = {}
-    for number, record in enumerate(texts[0]):
-        groups.setdefault((record.query_axis, record.key_axis), []).append(number)
-    distances = torch.ones(len(owners), len(owners), device="cpu")
-    for group in groups.values():
-        heads = torch.tensor([k for k, n in enumerate(owners) if n in group], device="cpu")
-        alike = _distances([[records[n] for n in group] for records in texts])
-        distances[heads[:, None], heads] = alike
-    return distances
-
-
-def _distances(texts: Sequence[Sequence[AttentionRecord]]) -> Tensor:
-    """Return the distances between heads with the same queries and keys."""
-    total, count = torch.zeros((), device="cpu"), 0
-    for records in texts:
-        special = torch.tensor(records[0].query_axis.special, device="cpu")
-        words = (~special).nonzero().flatten()
-        rows = words[:: -(-len(words) // 64)]  # at most 64 of a text
-        of_layers = [record.weights().float()[:, rows].cpu() for record in records]
-        both = zip(of_layers, records, strict=True)
-        weights = torch.cat([row_shares(one) if record.signed else one for one, record in both])
-        step = max(1, _PAIR_WEIGHTS // weights[0].numel())
-        between = [
-            divergence(head, heads).sum(-1)
-            for n, head in enumerate(weights)
-            for heads in torch.split(weights[n:], step)
-        ]
-        pairs = torch.zeros(2 * (len(weights),), device="cpu")
-        pairs[*torch.triu_indices(*pairs.shape, device="cpu")] = torch.cat(between)
-        total = total + pairs + pairs.triu(1).T
-        count += len(rows)
-    return (total / max(1, count)).clamp(0, 1).sqrt().fill_diagonal_(0.0)
 
 
 def divergence(P: Tensor, Q: Tensor) -> Tensor:

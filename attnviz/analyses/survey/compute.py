@@ -19,7 +19,6 @@ from attnviz.analyses.survey.aggregate import (
     CorpusStatistics,
     aggregate,
     assign_roles,
-    head_distances,
 )
 from attnviz.analyses.survey.corpus import (
     Corpus,
@@ -327,7 +326,6 @@ def _result(
         **{name: torch.from_numpy(number) for name, number in vars(totals.value).items()},
         **{name: torch.from_numpy(getattr(totals, name)) for name in _BASELINES},
         roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
-        distances=head_distances([result.records for result in sample]),
         sampled=len(sample),
         compared=totals.compared,
         texts=totals.texts,

@@ -53,8 +53,7 @@ class HeadTable(Result):
         of_heads, count = self._columns_of_heads(), len(self.statistics)
         columns: Columns = {name: np.repeat(of, count).tolist() for name, of in of_heads.items()}
         columns["statistic"] = list(self.statistics) * len(self.heads)
-        arrays = {name: of for name, of in self.to_arrays().items() if name != "distances"}
-        return columns | {name: column(array) for name, array in arrays.items()}
+        return columns | {name: column(array) for name, array in self.to_arrays().items()}
 
     def _columns_of_heads(self) -> Columns:
         names = ("stack", "layer", "head")
@@ -145,11 +144,7 @@ class SurveyResult(HeadTable):
     p_shuffled: Tensor = doc("Likewise, of the difference from shuffled tokens, (K, S).")
     count: Tensor = doc("How many texts have such a token, (K, S).")
     roles: tuple[str, ...] = doc('The role of each head, or "".')
-    distances: Tensor = doc(
-        "The square root of the Jensen–Shannon divergence between the rows of two heads, in bits, "
-        "from 0 to 1, (K, K): the mean over the rows of some texts."
-    )
-    sampled: int = doc("How many texts these are.")
+    sampled: int = doc("How many texts are a sample, of which all stages are compared.")
     texts: int = doc("How many texts were read.")
     tokens: int = doc("How many tokens they have.")
     compared: int = doc(

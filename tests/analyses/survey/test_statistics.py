@@ -376,18 +376,6 @@ def divergence(P, Q):
     return jensenshannon(P.double().numpy(), Q.double().numpy(), base=2, axis=-1) ** 2
 
 
-def test_head_distances_match_scipy(some, model):
-    weights_of = plain_weights(model.module)
-    of_rows = []
-    for text in some:
-        ids, words = words_of(model, text)
-        weights = weights_of(ids)[:, words]
-        of_rows.append(divergence(weights[:, None], weights[None]))
-    expected = np.sqrt(np.concatenate(of_rows, axis=-1).mean(-1))
-    found = attnviz.survey(some, model=model).distances
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
-
-
 def test_model_distances_match_scipy(some, model):
     module = copy.deepcopy(model.module)
     with torch.no_grad():

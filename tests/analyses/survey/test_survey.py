@@ -92,10 +92,8 @@ def test_all_texts_that_are_left_out_are_listed(texts, short):
 
 def test_as_many_heads_as_statistics_have_the_same_columns(found):
     count = len(found.statistics)
-    names = [name for name, numbers in found.to_arrays().items() if name != "distances"]
-    cut: dict = {name: getattr(found, name)[:count] for name in (*names, "roles")}
-    distances = found.distances[:count, :count]
-    few = replace(found, **cut, heads=found.heads[:count], distances=distances)
+    names = (*found.to_arrays(), "roles", "heads")
+    few = replace(found, **{name: getattr(found, name)[:count] for name in names})
     assert [*few.to_frame().columns] == [*found.to_frame().columns]
 
 
