@@ -62,13 +62,17 @@ class FusedAttention:
         has_window = given("window_size_left") not in (None, -1)
         if is_kernel and (has_window or given("softcap") or given(*_NOT_READ) is not None):
             raise NotExpressibleError(f"{name} packs its texts, or changes its scores")
-        vectors = given("query", "q"), given("key", "k"), given("value", "v"), output.clone()
+        # Copies: a program may write over a cache of keys, or over its buffers.
+        kept = given("query", "q"), given("key", "k"), given("value", "v"), output
+        vectors = (x.clone() for x in kept)
         query, key, value, output = (
             x.detach().transpose(1, 2) if is_kernel else x.detach() for x in vectors
         )
         mask, scale = given("attn_mask", "attn_bias", "bias"), given("scale", "softmax_scale")
         if mask is not None:
             mask = mask.detach().view((1,) * (4 - mask.dim()) + mask.shape)
+            if mask.numel() <= query.numel() + key.numel():  # a larger one is shared by many calls
+                mask = mask.clone()
         # flash-attn and the second kind of xformers' masks let the last query read all keys.
         is_last = name == "_flash_attn_forward" or given("custom_mask_type") == 2
         return cls(
@@ -118,6 +122,9 @@ class FusedAttention:
         added = maps(added, -torch.inf)
         hidden = added <= HIDDEN
         bias, lowest = added.masked_fill(hidden, 0.0), torch.finfo(added.dtype).min
+        mask = torch.zeros_like(bias).masked_fill(hidden, lowest)
+        # A row that may read nothing has the weights 0, as in torch.
+        mask = mask.masked_fill((added == -torch.inf).all(-1, keepdim=True), -torch.inf)
         return Attention(
             query=rows(self.query),
             key=rows(self.key),
@@ -126,7 +133,7 @@ class FusedAttention:
             soft_cap=None,
             capped_bias=None,
             bias=bias if bias.any() else None,
-            mask=torch.zeros_like(bias).masked_fill(hidden, lowest) if hidden.any() else None,
+            mask=mask if hidden.any() else None,
             sinks=None,
             scores=maps(scores, -torch.inf),
             weights=maps(weights, 0.0),

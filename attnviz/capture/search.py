@@ -316,13 +316,11 @@ class ProgramSearch(Search):
             if is_recorded():
                 self.on_enter(module, args, compat.keywords_of_call())
 
-        def leave(module: nn.Module, args: Any, *returned: Any) -> Any:
+        def leave(module: nn.Module, args: Any, output: Any) -> Any:
             if not is_recorded() or self.running[-1][0] is not module:
                 return None
-            self.on_leave(module, args, returned[-1])
-            if len(returned) == 1:  # it failed
-                return None
-            kwargs, output = returned
+            kwargs = self.running[-1][2]
+            self.on_leave(module, args, output)
             is_inside = any(isinstance(one, _WITH_FAST_PATH) for one, *_ in self.running)
             if output is None or is_inside or not _takes_fast_path(module):
                 return None
@@ -331,7 +329,7 @@ class ProgramSearch(Search):
 
         with (
             hooks.register_module_forward_pre_hook(enter),
-            hooks.register_module_forward_hook(leave, with_kwargs=True, always_call=True),
+            hooks.register_module_forward_hook(leave, always_call=True),
             OwnAttention(),
             self._tracer,
         ):

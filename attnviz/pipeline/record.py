@@ -182,7 +182,7 @@ class Recording:
         """
         row, search = whole_number(row, "a row"), self._search
         if not self._is_over:
-            raise InputError("The program still runs. Ask for the result after the block.")
+            raise InputError("The block has not ended. Ask for the result after it.")
         if not self.calls:
             path, reason = next(iter(search.unreadable), ("", "no softmax over products q·k ran"))
             raise ModelError(
