@@ -86,6 +86,13 @@ class FusedAttention:
             key.shape[2] - query.shape[2] if is_last else 0,
         )
 
+    def transposed(self) -> FusedAttention:
+        """Return the attention of tensors (H, B, …), in which heads came first."""
+        own: dict[str, Any] = {
+            name: x.transpose(0, 1) if isinstance(x, Tensor) else x for name, x in vars(self).items()
+        }
+        return FusedAttention(**own)
+
     def of_text(self, n: int, texts: int) -> FusedAttention:
         """Return the part of text n of so many; all of it where they share it."""
         rows = len(self.query) // texts if len(self.query) % texts == 0 else 0

@@ -37,7 +37,7 @@ from attnviz.capture.recorder import (
     Recorder,
     Recording,
 )
-from attnviz.capture.tracing.arrange import NotExpressibleError, arrange
+from attnviz.capture.tracing.arrange import NotExpressibleError, arrange, blocks_of_texts
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import (
@@ -72,6 +72,8 @@ class Search(Recorder):
     is_first : whether the matrices of linear attention are computed, or what they are compared
     with. known : which calls are linear; by default it is tested.
     """
+
+    _may_join = False  # whether one map may have the texts of a batch as its rows
 
     def __init__(
         self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
@@ -239,7 +241,9 @@ class Search(Recorder):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        recorded.attention = arrange(softmax, recorded.texts, heads, self._lengths)
+                        of_batch = recorded.texts, heads, self._lengths
+                        attention = arrange(softmax, *of_batch, may_join=self._may_join)
+                        recorded.attention = attention
                     except NotExpressibleError as error:
                         self.unreadable.append((recorded.path, str(error)))
         self._tracer.forget(depth)
@@ -255,7 +259,14 @@ class Search(Recorder):
         except NotExpressibleError as error:
             self._on_unreadable(str(error))
         else:
-            self._record(attention.query).attention = attention
+            recorded, shape = self._record(attention.query), attention.query.shape[:3]
+            if shape[1] == recorded.texts != shape[0] and "query" in arguments:
+                sides = (arguments[side] for side in ("query", "key"))
+                places = [self._tracer.provenance.places(side)[..., 0] for side in sides]
+                way = blocks_of_texts(shape, shape[1], places)
+                if shape[0] in (way, self._count_heads()):
+                    attention = attention.transposed()
+            recorded.attention = attention
 
     def _record(self, result: Tensor) -> Recorded:
         """Record an attention of the innermost module, of which a result is known."""
@@ -290,6 +301,8 @@ class ProgramSearch(Search):
     patterns : of the paths of modules to record; None for all. wanted : which attentions of each
     module, from 0; None for all.
     """
+
+    _may_join = True
 
     def __init__(
         self, patterns: Collection[str] | None = None, wanted: Collection[int] | None = None

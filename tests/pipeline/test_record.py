@@ -250,6 +250,112 @@ def test_a_kernel_of_flash_attention_is_read(causal):
         recorded(flash_attention, q, k, v, 0.0, 0.4, causal, 2)
 
 
+def test_a_cache_that_is_written_over_is_recorded_as_it_was():
+    cache, mask, keys = torch.zeros(1, 2, 3, 4), torch.zeros(1, 3), torch.randn(4, 1, 2, 1, 4)
+    expected = []
+    with attnviz.record() as recording:
+        for new in keys:
+            cache.copy_(torch.cat([cache[:, :, 1:], new], 2))
+            output = scaled_dot_product_attention(new, cache, cache, attn_mask=mask)
+            expected.append((new @ cache.mT / 2 + mask).softmax(-1)[0])
+            mask.add_(torch.tensor([0.0, 1.0, 2.0]))
+            output.zero_()
+    result = recording.result()
+    assert result.agreement.verdict == "verified"
+    for record, weights in zip(result, expected, strict=True):
+        assert torch.allclose(record.weights(), weights, atol=1e-6)
+
+
+def test_a_row_that_may_read_nothing_has_the_weights_of_torch():
+    q, k, v = torch.randn(3, 1, 2, 5, 4).unbind()
+    mask = torch.ones(5, 5, dtype=torch.bool)
+    mask[2] = False
+    result = recorded(scaled_dot_product_attention, q, k, v, attn_mask=mask)
+    assert result.agreement.verdict == "verified"
+    weights = result.weights(layer=0)
+    assert not weights[:, 2].any()
+    assert torch.allclose(
+        weights @ v[0], scaled_dot_product_attention(q, k, v, mask)[0], atol=1e-6
+    )
+
+
+LAYOUTS = {
+    "N H": ((0, 2, 1, 3), None),
+    "(N H)": ((0, 2, 1, 3), (0, 1)),
+    "(H N)": ((2, 0, 1, 3), (0, 1)),
+    "H N": ((2, 0, 1, 3), None),
+}
+
+
+class Arranged(nn.Module):
+    """Attention whose heads lie somewhere beside the inputs of the batch."""
+
+    def __init__(self, layout, heads, attend):
+        super().__init__()
+        self.layout, self.heads, self.attend = layout, heads, attend
+        self.project = nn.Linear(16, 48)
+
+    def vectors(self, x):
+        return self.project(x).unflatten(-1, (3, self.heads, -1)).movedim(2, 0)
+
+    def forward(self, x):
+        order, joined = LAYOUTS[self.layout]
+        split = (one.permute(order) for one in self.vectors(x))
+        return self.attend(*(one.flatten(*joined) if joined else one for one in split))
+
+
+def written_out(q, k, v):
+    return (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("attend", [written_out, scaled_dot_product_attention])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("inputs", "heads"), [(1, 2), (2, 4), (3, 2), (4, 2), (4, 4)])
+def test_heads_and_inputs_are_told_apart_in_any_order(layout, inputs, heads, attend):
+    if layout == "H N" and inputs == heads:
+        pytest.skip("nothing tells these apart")
+    torch.manual_seed(0)
+    module, x = Arranged(layout, heads, attend).eval(), torch.randn(inputs, 5, 16)
+    with attnviz.record() as recording:
+        module(x)
+    q, k, _ = module.vectors(x).transpose(2, 3)
+    for row, weights in enumerate((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)):
+        result = recording.result(row)
+        assert result.agreement.verdict == "verified"
+        assert torch.allclose(result.weights(layer=0), weights, atol=1e-6)
+
+
+class SharedKeys(WrittenOut):
+    heads = 2
+
+    def forward(self, x):
+        q, k, v = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        weights = torch.einsum("nhid,njd->nhij", q, k[:, 0]).softmax(-1)
+        return weights @ v
+
+
+class Matrix(WrittenOut):
+    def forward(self, x):
+        q, k, v = self.qkv[0](x).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+class LastState(WrittenOut):
+    def forward(self, x):
+        weights = torch.einsum("nd,nid->ni", x[:, -1], x).softmax(-1)
+        return torch.einsum("ni,nid->nd", weights, x)
+
+
+def test_heads_that_share_keys_and_tensors_without_a_batch_are_read():
+    x = torch.randn(3, 7, 16)
+    assert recorded(SharedKeys(), x, row=2).records[0].weights().shape == (2, 7, 7)
+    assert recorded(Matrix(), x[0]).records[0].size == (7, 7)
+    last = recorded(LastState(), x, row=1)
+    assert last.agreement.verdict == "verified"
+    weights = (x[1] @ x[1, -1]).softmax(-1)
+    assert torch.allclose(last.weights(layer=0), weights[None, None], atol=1e-6)
+
+
 def test_modules_and_calls_are_chosen():
     module, args, _ = built("encoder–decoder")
     with attnviz.record(modules="decoder.*self_attn", calls=[1]) as recording:

@@ -8,7 +8,7 @@ and those that a row does not read are masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -56,22 +56,28 @@ class Attention:
 
 
 def arrange(
-    softmax: Softmax, texts: int, heads: int | None, lengths: Collection[int] = ()
+    softmax: Softmax,
+    texts: int,
+    heads: int | None,
+    lengths: Collection[int] = (),
+    *,
+    may_join: bool = False,
 ) -> Attention:
     """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
     heads : the number that the module names, if it does. lengths : those of the model's inputs;
-    positions that the model adds behind one, and masks, are left out. Raises NotExpressibleError
+    positions that the model adds behind one, and masks, are left out. may_join : whether the texts
+    may be the rows of one map. Raises NotExpressibleError
     where something else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
     assert provenance is not None
-    if texts > 1 and softmax.weights.dim() < 3:
-        raise NotExpressibleError("the texts of the batch are not told apart in it")
     queries, keys = _sides(softmax, provenance)
     if _is_transposed(queries, keys, softmax.dim):
         queries, keys = keys, queries
-    layout = _Layout.of(softmax, texts, heads, queries.number)
+    layout = _Layout.of(softmax, texts, heads, queries, keys)
+    if texts > 1 and layout.texts == 1 and softmax.weights.dim() < 3 and not may_join:
+        raise NotExpressibleError("the texts of the batch are not told apart in it")
     uses = [_Use(softmax, mixtures, layout) for mixtures in _uses(softmax)]
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
@@ -201,34 +207,77 @@ class _Layout:
 
     dim: int
     texts: int
+    before: int  # how many blocks there are of all texts; these are often whole heads
     inner: tuple[int, ...]  # between the texts and the columns
     head_dims: tuple[int, ...]  # which of these are heads
 
     @classmethod
-    def of(cls, softmax: Softmax, texts: int, heads: int | None, q_number: Tensor) -> _Layout:
-        """Return the layout of a softmax; q_number: that of each score's query in its product."""
-        moved = q_number.movedim(softmax.dim, -1)
-        leading = tuple(moved.shape[:-1]) or (1,)
-        if leading[0] % texts:
-            texts = 1  # computed once for all texts
-        inner = (leading[0] // texts, *leading[1:])
+    def of(
+        cls, softmax: Softmax, texts: int, heads: int | None, queries: _Side, keys: _Side
+    ) -> _Layout:
+        """Return the layout of a softmax."""
+        numbers = queries.number.movedim(softmax.dim, -1).amax(-1)
+        leading = tuple(numbers.shape) or (1,)
+        places = [side.place.movedim(softmax.dim, -1) for side in (queries, keys)]
+        before = blocks_of_texts(leading, texts, places)
+        if not before or (len(leading) == 1 and (numbers != numbers.amin()).any()):
+            before = texts = 1  # computed once for all texts
+        is_second = before > leading[0] // texts  # heads are first, then texts
+        first = leading[0] if is_second else leading[0] // texts
+        inner = (first, *leading[1 + is_second :])
+        layout = cls(softmax.dim, texts, before, inner, ())
         # The number of the query changes along the dimensions of the rows.
-        numbers = moved.amax(-1).reshape(texts, *inner)
+        numbers = numbers.reshape(before, texts, -1).transpose(0, 1).reshape(texts, *inner)
         rows = {
             i
             for i, size in enumerate(inner)
             if size > 1 and (numbers.amax(1 + i) != numbers.amin(1 + i)).any()
         } or {len(inner) - 1}
-        return cls(softmax.dim, texts, inner, _head_dims(inner, rows, heads))
+        return replace(layout, head_dims=_head_dims(inner, rows, heads))
+
+    def texts_first(self, tensor: Tensor) -> Tensor:
+        """Bring a tensor of the shape of the softmax to (N, *inner, n)."""
+        moved = tensor.movedim(self.dim, -1)
+        blocks = moved.reshape(self.before, self.texts, -1).transpose(0, 1)
+        return blocks.reshape(self.texts, *self.inner, moved.shape[-1])
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor of the shape of the softmax to (N, H, m, n)."""
-        moved = tensor.movedim(self.dim, -1)
-        moved = moved.reshape(self.texts, *self.inner, moved.shape[-1])
+        moved = self.texts_first(tensor)
         rest = [i for i in range(len(self.inner)) if i not in self.head_dims]
         order = [0, *(1 + i for i in self.head_dims), *(1 + i for i in rest), moved.dim() - 1]
         heads = prod(self.inner[i] for i in self.head_dims)
         return moved.permute(order).reshape(self.texts, heads, -1, moved.shape[-1])
+
+
+def blocks_of_texts(leading: tuple[int, ...], texts: int, places: Sequence[Tensor]) -> int:
+    """Return how many blocks of a layout each hold all N texts, in their order; 0 if none does.
+
+    1 where the texts come first, the number of heads where these do: (N·H, …), (H·N, …) or
+    (H, N, …). Only places (*leading, …) tell N·H from H·N: from text to text those of all queries
+    and keys are apart by the same, and by more than from head to head.
+    """
+    if leading[0] == texts or texts == 1:
+        return 1
+    is_divided = leading[0] % texts == 0
+    ways = [1, leading[0] // texts] if is_divided else []
+    if leading[0] > 1 and leading[1:2] == (texts,):
+        ways.append(leading[0])
+
+    def distance(before: int) -> int:
+        total = 0
+        for place in places:
+            of_text = place.reshape(before, texts, -1).transpose(0, 1).flatten(1)
+            known = (of_text >= 0) & (of_text[:1] >= 0)
+            apart = of_text - of_text[:1]
+            least, most = apart.where(known, _FAR).amin(1), apart.where(known, -_FAR).amax(1)
+            if (least < most).any() or (most != most[1] * torch.arange(texts)).any():
+                return -1
+            total += int(most[1])
+        return total
+
+    best = max(ways, key=distance, default=0)
+    return best if is_divided or (best and distance(best) >= 0) else 0
 
 
 def _head_dims(inner: tuple[int, ...], rows: set[int], heads: int | None) -> tuple[int, ...]:
@@ -242,6 +291,9 @@ def _head_dims(inner: tuple[int, ...], rows: set[int], heads: int | None) -> tup
             between = tuple(k for k in free if i <= k <= j)
             if i < j and prod(inner[k] for k in between) == heads:
                 return between
+    of_heads = [i for i in sorted(rows)[:-1] if inner[i] == heads]
+    if of_heads and all(inner[i] == 1 for i in free):  # heads that share their keys: one product
+        return (of_heads[0],)
     if len(free) > 1 and inner[0] != 1:
         return (free[-1],)
     return tuple(free)
