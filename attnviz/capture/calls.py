@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.jit import ScriptModule
 from transformers import PreTrainedConfig
 
 from attnviz.capture.watch import EndRunError, map_tensors
@@ -491,6 +492,7 @@ def read_computation(model: nn.Module) -> Computation:
     with functions_lock:  # those that another thread watches are wrapped meanwhile
         hooks = [("*", _origin(hook)) for hook in compat.global_forward_hooks()]
         forwards, modules = [], dict(model.named_modules())
+        modules = {path: one for path, one in modules.items() if not isinstance(one, ScriptModule)}
         put_in = {kind for kind in set(map(type, modules.values())) if _is_put_in(kind)}
         for path, module in modules.items():
             hooks += [(path, _origin(hook)) for hook in compat.forward_hooks(module)]

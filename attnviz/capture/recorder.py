@@ -45,7 +45,7 @@ class FusedAttention:
     mask: Tensor | None  # added to the scores, (1 or B, 1 or H, 1 or m, n)
     causal: bool  # whether a query reads no later key
     scale: float
-    output: Tensor | None  # (B, H, m, d_v); None if weights were dropped from it
+    head_output: Tensor | None  # (B, H, m, d_v); None if weights were dropped from it
     first: int = 0  # the key at which the first query stands
 
     @classmethod
@@ -86,22 +86,18 @@ class FusedAttention:
             key.shape[2] - query.shape[2] if is_last else 0,
         )
 
-    def transposed(self) -> FusedAttention:
-        """Return the attention of tensors (H, B, …), in which heads came first."""
-        own: dict[str, Any] = {
-            name: x.transpose(0, 1) if isinstance(x, Tensor) else x for name, x in vars(self).items()
-        }
-        return FusedAttention(**own)
+    def map(self, change: Callable[[Tensor], Tensor]) -> FusedAttention:
+        """Return the call with all tensors changed, each (B, H, …)."""
+        own: dict[str, Any] = vars(self)
+        return FusedAttention(
+            **{name: change(x) if isinstance(x, Tensor) else x for name, x in own.items()}
+        )
 
     def of_text(self, n: int, texts: int) -> FusedAttention:
         """Return the part of text n of so many; all of it where they share it."""
         rows = len(self.query) // texts if len(self.query) % texts == 0 else 0
         part = slice(n * rows, (n + 1) * rows) if rows else slice(None)
-        own: dict[str, Any] = {
-            name: x[part] if isinstance(x, Tensor) and len(x) > 1 else x
-            for name, x in vars(self).items()
-        }
-        return FusedAttention(**own)
+        return self.map(lambda x: x[part] if len(x) > 1 else x)
 
     def arranged(self, texts: int) -> Attention:
         """Return the attention of N texts; several rows of one text are windows of its positions.
@@ -144,7 +140,7 @@ class FusedAttention:
             sinks=None,
             scores=maps(scores, -torch.inf),
             weights=maps(weights, 0.0),
-            head_output=None if self.output is None else rows(self.output),
+            head_output=None if self.head_output is None else rows(self.head_output),
         )
 
     def _whole_mask(self) -> Tensor | None:

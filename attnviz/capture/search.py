@@ -241,8 +241,10 @@ class Search(Recorder):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        of_batch = recorded.texts, heads, self._lengths
-                        attention = arrange(softmax, *of_batch, may_join=self._may_join)
+                        attention = arrange(softmax, recorded.texts, heads, self._lengths)
+                        is_joined = len(attention.query) < recorded.texts
+                        if is_joined and softmax.weights.dim() < 3 and not self._may_join:
+                            raise NotExpressibleError("the texts of the batch are not told apart")
                         recorded.attention = attention
                     except NotExpressibleError as error:
                         self.unreadable.append((recorded.path, str(error)))
@@ -259,13 +261,11 @@ class Search(Recorder):
         except NotExpressibleError as error:
             self._on_unreadable(str(error))
         else:
-            recorded, shape = self._record(attention.query), attention.query.shape[:3]
+            recorded, shape = self._record(attention.query), attention.query.shape
             if shape[1] == recorded.texts != shape[0] and "query" in arguments:
-                sides = (arguments[side] for side in ("query", "key"))
-                places = [self._tracer.provenance.places(side)[..., 0] for side in sides]
-                way = blocks_of_texts(shape, shape[1], places)
-                if shape[0] in (way, self._count_heads()):
-                    attention = attention.transposed()
+                place = self._tracer.provenance.places(arguments["query"])
+                if shape[0] in (blocks_of_texts(place, shape[1]), self._count_heads()):
+                    attention = attention.map(lambda x: x.transpose(0, 1))
             recorded.attention = attention
 
     def _record(self, result: Tensor) -> Recorded:
@@ -314,6 +314,7 @@ class ProgramSearch(Search):
         self.take: Callable[[Recorded], None] | None = None  # takes them in place of a list
         self._memory_checked = True  # of each attention by itself
         self._fitting = 0  # how many have been found to fit
+        self._changed: list[str] = []  # the modules whose weights are changed after the softmax
         self.running.append((self.model, (), {}))
         self._tracer.provenance.depth = len(self.running)
 
@@ -343,6 +344,7 @@ class ProgramSearch(Search):
         with (
             hooks.register_module_forward_pre_hook(enter),
             hooks.register_module_forward_hook(leave, always_call=True),
+            compat.uncompiled(),
             OwnAttention(),
             self._tracer,
         ):
@@ -364,13 +366,16 @@ class ProgramSearch(Search):
                 self.paths.setdefault(one, path)
                 self.outputs[path] = None
         if len(self.running) == 1:
-            given = dict(zip(forward_parameters(module), args, strict=False)) | kwargs
+            numbers = (f"argument {n}" for n, _ in enumerate(args))
+            names = [*forward_parameters(compat.compiled_from(module) or module), *numbers]
+            given = dict(zip(names, args, strict=False)) | kwargs
             if any(isinstance(one, Tensor) and one.is_nested for one in given.values()):
                 raise ModelError(
                     f"{type(module).__name__} reads nested tensors, which are not recorded. Give "
                     "it padded ones, and a mask."
                 )
-            self.texts = batch_size(module, given.values())
+            one_by_one = (x.values() if isinstance(x, Mapping) else [x] for x in given.values())
+            self.texts = batch_size(module, itertools.chain.from_iterable(one_by_one))
             self.inputs.setdefault(self.paths[module], given)
         super().on_enter(module, args, kwargs)
         self._choose()
@@ -388,6 +393,8 @@ class ProgramSearch(Search):
         for one in self.found[self._fitting :]:
             self._fitting += 1  # once only, also where it does not fit
             self._expect_memory(one)
+            if one.attention is not None and one.attention.head_output is None:
+                self._changed.append(one.path or "this program")
             if self.take is not None:
                 with compat.outside_dispatch_modes(), compat.outside_function_modes():
                     self.take(one)
@@ -415,7 +422,9 @@ class ProgramSearch(Search):
     def notes(self) -> tuple[str, ...]:
         """Return notes on softmaxes that are no attention, and on attentions that are not read."""
         unread = [f"not shown: attention of {path}: {why}" for path, why in self.unreadable]
-        return tuple(dict.fromkeys([*self._notes_on_others(), *unread]))
+        more = "more than weights and values enters it"
+        changed = [f"not compared: what heads return in {one}: {more}" for one in self._changed]
+        return tuple(dict.fromkeys([*self._notes_on_others(), *unread, *changed]))
 
     def _choose(self) -> None:
         """Follow operators only in modules that are recorded."""
@@ -433,6 +442,13 @@ class ProgramSearch(Search):
         number, self._counts[path] = self._counts[path], self._counts[path] + 1
         batch = len(result) if result.dim() > 3 else 1  # outside every module
         texts = self.texts if len(self.running) > 1 else batch
+        if isinstance(module, nn.MultiheadAttention):
+            _, args, kwargs = self.running[-1]
+            own = batch_size(module, [*args, *kwargs.values()])
+            # Inside it the batch is known. Its own may be of windows, unless it is second.
+            length = next(x for x in [*args, *kwargs.values()] if isinstance(x, Tensor)).shape[0]
+            is_second = not module.batch_first and length == texts
+            texts = own if is_second or own % texts else texts
         inputs = ModuleInputs(key_input=self.inputs_of(module).key_input)
         recorded = Recorded(path, inputs, False, self.entries[module], texts, number)
         if self._wanted is None or number in self._wanted:

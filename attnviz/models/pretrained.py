@@ -513,6 +513,8 @@ def forward_parameters(model: Any) -> list[str]:
     inherited = (vars(cls)["forward"] for cls in classes if "forward" in vars(cls))
     names: dict[str, None] = {}
     for forward in (model.forward, *inherited):
+        if isinstance(forward, torch.ScriptMethod):  # compiled by torch.jit, without names
+            break
         parameters = inspect.signature(forward).parameters.values()
         several = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         names |= {p.name: None for p in parameters if p not in several and p.name != "self"}
@@ -541,13 +543,17 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     return 1
 
 
+_BATCH_SECOND = "torch.nn.modules.activation", "torch.nn.modules.transformer"  # by default
+
+
 def batch_size(module: torch.nn.Module, inputs: Iterable[Any]) -> int:
     """Return the number of inputs in the batch that any module reads, by the first tensor."""
     first = next((x for x in inputs if isinstance(x, torch.Tensor) and x.dim() > 1), None)
     if first is None:
         return 1
     own = (one for one in module.modules() if isinstance(one, torch.nn.MultiheadAttention))
-    if type(module).__module__.startswith("torch.nn.") and (attention := next(own, None)):
+    is_of_torch = type(module).__module__ in _BATCH_SECOND  # a container may hold any others
+    if is_of_torch and (attention := next(own, None)):
         return first.shape[0 if attention.batch_first else 1] if first.dim() > 2 else 1
     return len(first)
 

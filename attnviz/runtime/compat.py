@@ -42,6 +42,24 @@ def outside_function_modes() -> AbstractContextManager[None]:
     return torch._C.DisableTorchFunction()
 
 
+_uncompiled: list[Any] = []  # the stance of torch.compile, once for each block
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run what `torch.compile` made as it was written, in all threads, while any block runs."""
+    with _wrap_lock:
+        first = _uncompiled[0] if _uncompiled else torch.compiler.set_stance("force_eager")
+        _uncompiled.append(first)
+    try:
+        yield
+    finally:
+        with _wrap_lock:
+            _uncompiled.pop()
+            if not _uncompiled:
+                first.__exit__(None, None, None)
+
+
 def storage_id(storage: torch.UntypedStorage) -> int:
     """Return a number that no other storage has meanwhile; data_ptr() is 0 on the meta device."""
     return int(storage._cdata)

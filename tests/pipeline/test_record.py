@@ -274,9 +274,7 @@ def test_a_row_that_may_read_nothing_has_the_weights_of_torch():
     assert result.agreement.verdict == "verified"
     weights = result.weights(layer=0)
     assert not weights[:, 2].any()
-    assert torch.allclose(
-        weights @ v[0], scaled_dot_product_attention(q, k, v, mask)[0], atol=1e-6
-    )
+    assert torch.allclose(weights @ v[0], scaled_dot_product_attention(q, k, v, mask)[0], atol=1e-6)
 
 
 LAYOUTS = {
@@ -493,14 +491,107 @@ def test_threads_record_their_own(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile:UserWarning")
-def test_a_compiled_module_is_recorded_uncompiled():
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_compiled_module_is_recorded_uncompiled(whole):
     module, args, _ = built("written out")
-    compiled = torch.compile(module, backend="eager")
+    compiled = torch.compile(module, backend="eager", fullgraph=whole)
     assert torch.equal(compiled(*args), module(*args))
     result = recorded(compiled, *args)
+    assert torch.equal(result.weights(layer=1), recorded(module, *args).weights(layer=1))
     assert result.provenance.model == "WrittenOut"
     assert [(record.path, record.call) for record in result] == [("", 0), ("", 1)]
     assert attnviz.attend(inputs=args, model=compiled)[0].agreement.verdict == "verified"
+
+
+class Given(nn.Module):
+    """A module that hands on what it is given."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, *args):
+        return self.inside(*args)
+
+
+class Mapped(Given):
+    def forward(self, batch):
+        return self.inside(batch["x"])
+
+
+class LengthFirst(Given):
+    def forward(self, x):
+        return self.inside(x, x, x, need_weights=False)[0]
+
+
+class BatchFirst(LengthFirst):
+    def forward(self, x):
+        return super().forward(x.transpose(0, 1)).transpose(0, 1)
+
+
+WRAPPED = {
+    "hands on": Given,
+    "a dict": lambda module: lambda x: Mapped(module)({"x": x}),
+    "data parallel": nn.DataParallel,
+    "jit": lambda module: torch.jit.trace(module, torch.randn(3, 7, 16)),
+    "gradients": lambda module: torch.func.grad(lambda x: module(x).sum()),
+    "lazy": lambda module: nn.Sequential(module, nn.LazyLinear(2)),
+    "sparse": lambda module: lambda x: torch.sparse.softmax(module(x)[0].to_sparse(), 1),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("way", WRAPPED)
+def test_a_module_is_recorded_however_it_is_called(way):
+    module, args, _ = built("written out")
+    result = recorded(WRAPPED[way](module), *args, row=2)
+    assert result.agreement.verdict == "verified"
+    expected = recorded(module, *args, row=2)
+    assert torch.allclose(result.weights(layer=0), expected.weights(layer=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("module", [LengthFirst, BatchFirst])
+@pytest.mark.parametrize("inputs", [2, 6])
+def test_the_batch_is_the_second_dimension_inside_a_module_of_ones_own(module, inputs):
+    inside, x = attention(), torch.randn(3, inputs, 16)
+    given = x if module is LengthFirst else x.transpose(0, 1)
+    weights = inside(x, x, x, average_attn_weights=False)[1]
+    ours = recorded(nn.Sequential(module(inside)), given, row=1).weights(layer=0)
+    assert torch.allclose(ours, weights[1], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_meta_tensors_and_flex_attention_run_as_they_do_without_us():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.randn(1, 2, 16, 16)
+    expected = flex_attention(q, q, q)
+    with attnviz.record() as recording:
+        attention().to("meta")(*[torch.empty(3, 1, 16, device="meta")] * 3)
+        assert torch.equal(flex_attention(q, q, q), expected)
+    with pytest.raises(ModelError, match="flex_attention shows no scores"):
+        recording.result()
+
+
+class Gated(WrittenOut):
+    def forward(self, x):
+        q, k, v = self.qkv[0](x).chunk(3, -1)
+        return ((q @ k.mT).softmax(-1) * x[..., :1].sigmoid()) @ v
+
+
+class Slots(WrittenOut):
+    def forward(self, x):
+        q, k, v = self.qkv[0](x).chunk(3, -1)
+        return (q[:, :3] @ k.mT).softmax(1) @ v
+
+
+@pytest.mark.parametrize("kind", [Gated, Slots])
+def test_weights_that_are_used_otherwise_are_named(kind):
+    result = recorded(kind(), built("written out")[1][0])
+    assert result.agreement.verdict == "verified"
+    assert "head output" not in result.agreement.coverage["compared"]
+    more = "more than weights and values enters it"
+    assert result.notes == (f"not compared: what heads return in {kind.__name__}: {more}",)
 
 
 def test_a_failing_program_leaves_no_hook():

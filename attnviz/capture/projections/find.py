@@ -13,6 +13,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any
@@ -421,7 +422,8 @@ def read_inputs(
     rotations : those of other modules in this run, which often get the same.
     """
     # The class has the names also where the forward of this module is wrapped.
-    _, *names = inspect.signature(type(module).forward).parameters
+    is_script = isinstance(module, torch.jit.ScriptModule)  # which does not name its arguments
+    names = [] if is_script else [*inspect.signature(type(module).forward).parameters][1:]
     arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
     members = vars(module) | dict(module.named_buffers(recurse=False))
     positions, table = arguments.get("position_ids"), _first(members, _TABLES)
@@ -441,7 +443,9 @@ def read_inputs(
         hidden = texts_first(module, hidden)
         if not isinstance(hidden, Tensor) or hidden.dim() != 3 or len(hidden) != texts:
             return None
-        return hidden.detach().clone()
+        with suppress(RuntimeError):  # a transform of torch.func wraps it
+            return hidden.detach().clone()
+        return None
 
     return ModuleInputs(
         input=copy_of(next((arguments[name] for name in names if name in arguments), None)),

@@ -8,7 +8,7 @@ and those that a row does not read are masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -56,18 +56,12 @@ class Attention:
 
 
 def arrange(
-    softmax: Softmax,
-    texts: int,
-    heads: int | None,
-    lengths: Collection[int] = (),
-    *,
-    may_join: bool = False,
+    softmax: Softmax, texts: int, heads: int | None, lengths: Collection[int] = ()
 ) -> Attention:
     """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
     heads : the number that the module names, if it does. lengths : those of the model's inputs;
-    positions that the model adds behind one, and masks, are left out. may_join : whether the texts
-    may be the rows of one map. Raises NotExpressibleError
+    positions that the model adds behind one, and masks, are left out. Raises NotExpressibleError
     where something else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
@@ -76,8 +70,6 @@ def arrange(
     if _is_transposed(queries, keys, softmax.dim):
         queries, keys = keys, queries
     layout = _Layout.of(softmax, texts, heads, queries, keys)
-    if texts > 1 and layout.texts == 1 and softmax.weights.dim() < 3 and not may_join:
-        raise NotExpressibleError("the texts of the batch are not told apart in it")
     uses = [_Use(softmax, mixtures, layout) for mixtures in _uses(softmax)]
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
@@ -216,18 +208,17 @@ class _Layout:
         cls, softmax: Softmax, texts: int, heads: int | None, queries: _Side, keys: _Side
     ) -> _Layout:
         """Return the layout of a softmax."""
+        place = (queries.place + keys.place).where((queries.place >= 0) & (keys.place >= 0), -1)
         numbers = queries.number.movedim(softmax.dim, -1).amax(-1)
         leading = tuple(numbers.shape) or (1,)
-        places = [side.place.movedim(softmax.dim, -1) for side in (queries, keys)]
-        before = blocks_of_texts(leading, texts, places)
+        before = blocks_of_texts(place.movedim(softmax.dim, -1), texts) if numbers.dim() else 0
         if not before or (len(leading) == 1 and (numbers != numbers.amin()).any()):
             before = texts = 1  # computed once for all texts
-        is_second = before > leading[0] // texts  # heads are first, then texts
-        first = leading[0] if is_second else leading[0] // texts
-        inner = (first, *leading[1 + is_second :])
+        of_text = leading[0] // texts
+        inner = (max(before, of_text), *leading[1 + (before > of_text) :])
         layout = cls(softmax.dim, texts, before, inner, ())
         # The number of the query changes along the dimensions of the rows.
-        numbers = numbers.reshape(before, texts, -1).transpose(0, 1).reshape(texts, *inner)
+        numbers = layout.texts_first(queries.number).amax(-1)
         rows = {
             i
             for i, size in enumerate(inner)
@@ -250,34 +241,31 @@ class _Layout:
         return moved.permute(order).reshape(self.texts, heads, -1, moved.shape[-1])
 
 
-def blocks_of_texts(leading: tuple[int, ...], texts: int, places: Sequence[Tensor]) -> int:
-    """Return how many blocks of a layout each hold all N texts, in their order; 0 if none does.
+def blocks_of_texts(place: Tensor, texts: int) -> int:
+    """Return how many blocks of a layout (*leading, …) each hold all N texts; 0 if none does.
 
-    1 where the texts come first, the number of heads where these do: (N·H, …), (H·N, …) or
-    (H, N, …). Only places (*leading, …) tell N·H from H·N: from text to text those of all queries
-    and keys are apart by the same, and by more than from head to head.
+    1 in (N·H, …), H in (H·N, …) and (H, N, …). Only the places of queries and keys tell these
+    apart: from text to text all lie at the same distance, which is longer than from head to head.
     """
-    if leading[0] == texts or texts == 1:
+    blocks = len(place) // texts
+    if blocks * texts != len(place):
+        ways = []
+    elif blocks < 2 or texts == 1:
         return 1
-    is_divided = leading[0] % texts == 0
-    ways = [1, leading[0] // texts] if is_divided else []
-    if leading[0] > 1 and leading[1:2] == (texts,):
-        ways.append(leading[0])
+    else:
+        ways = [1, blocks]
+    if len(place) > 1 and place.dim() > 3 and place.shape[1] == texts:
+        ways.append(len(place))
 
     def distance(before: int) -> int:
-        total = 0
-        for place in places:
-            of_text = place.reshape(before, texts, -1).transpose(0, 1).flatten(1)
-            known = (of_text >= 0) & (of_text[:1] >= 0)
-            apart = of_text - of_text[:1]
-            least, most = apart.where(known, _FAR).amin(1), apart.where(known, -_FAR).amax(1)
-            if (least < most).any() or (most != most[1] * torch.arange(texts)).any():
-                return -1
-            total += int(most[1])
-        return total
+        of_text = place.reshape(before, texts, -1).transpose(0, 1).flatten(1)
+        known, apart = (of_text >= 0) & (of_text[:1] >= 0), of_text - of_text[:1]
+        least, most = apart.where(known, _FAR).amin(1), apart.where(known, -_FAR).amax(1)
+        steps = most[1] * torch.arange(texts, device=most.device)
+        return -1 if (least < most).any() or (most != steps).any() else int(most[1])
 
     best = max(ways, key=distance, default=0)
-    return best if is_divided or (best and distance(best) >= 0) else 0
+    return best if 1 in ways or (best and distance(best) >= 0) else 0
 
 
 def _head_dims(inner: tuple[int, ...], rows: set[int], heads: int | None) -> tuple[int, ...]:
@@ -356,9 +344,13 @@ class _Use:
         row_of[arranged.flatten()] = torch.arange(len(numbers), device=numbers.device) // count
         output = softmax.weights.new_zeros(len(numbers) // count, self.values.shape[-1])
         for mixture in self.mixtures:
-            element = (mixture.elements - softmax.first).amax(-1)  # any element shows the row
-            here = (element >= 0) & (element < len(numbers))
-            output.index_add_(0, row_of[element[here]], mixture.output[here].to(output.dtype))
+            element = mixture.elements - softmax.first
+            known = (element >= 0) & (element < len(numbers))
+            rows = row_of[element.clamp(0, len(numbers) - 1)].masked_fill(~known, -1)
+            row = rows.amax(-1)
+            if (known & (rows != row.unsqueeze(-1))).any():
+                return None  # values are summed over the queries
+            output.index_add_(0, row[row >= 0], mixture.output[row >= 0].to(output.dtype))
         return output.view(*arranged.shape[:3], output.shape[-1])
 
 

@@ -219,7 +219,7 @@ class ConstantStorages:
 
     def add(self, parameters: Iterable[Tensor]) -> None:
         """Add parameters of a model."""
-        self._parameters |= {self._add(tensor) for tensor in parameters}
+        self._parameters |= {self._add(one) for one in parameters if not nn.parameter.is_lazy(one)}
 
     def __contains__(self, tensor: Tensor) -> bool:
         if isinstance(tensor, nn.Parameter):  # offloaded ones are loaded while the model runs

@@ -67,6 +67,8 @@ Numbered = TypeVar("Numbered", Product, Softmax)
 class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the softmaxes of attention functions, and counts the operators outside these."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._softmaxes: list[Softmax] | None = None
@@ -83,12 +85,13 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():  # composite operators are dispatched whole
+        name = getattr(func, "overloadpacket", func).__name__
+        # Composite operators are dispatched whole there.
+        if torch.is_inference_mode_enabled() and hasattr(func, "decompose"):
             with self:
                 decomposed = func.decompose(*args, **kwargs)
             if decomposed is not NotImplemented:
                 return decomposed
-        name = func.overloadpacket.__name__
         if self._softmaxes is None:
             self.operators[name] += 1
             return self.run(func, name, args, kwargs)
@@ -151,9 +154,12 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         if self.is_idle:
             return func(*args, **kwargs)
         is_fused = bool(_FUSED.search(name))
-        if any(tensor.is_nested for tensor in tensors_in(args)):
-            if is_fused or name in _UNREAD_NESTED:
-                self._on_unreadable("its tensors are nested. Give it padded ones, and a mask")
+        tensors = tensors_in(args)
+        if any(tensor.is_nested for tensor in tensors) and (is_fused or name in _UNREAD_NESTED):
+            self._on_unreadable("its tensors are nested. Give it padded ones, and a mask")
+        if name == "flex_attention":
+            self._on_unreadable("flex_attention shows no scores")
+        if not hasattr(func, "overloadpacket") or not all(map(_has_numbers, tensors)):
             return func(*args, **kwargs)
         if is_fused:
             result = func(*args, **kwargs)
@@ -163,6 +169,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)
+        if not all(map(_has_numbers, tensors_in([result]))):
+            return result
         if not draws(func, args, kwargs):  # random numbers are no table
             self._constants.note(args, result)
         shape_only = name.endswith("_like") or name.startswith("new_")
@@ -395,6 +403,11 @@ def _of_elements(every: Sequence[Numbered], elements: Tensor) -> list[Numbered]:
     """Return the products, or softmaxes, of which some elements may be."""
     first, stop = (span := _span(elements)).start, span.stop
     return [one for one in every if max(one.span.start, first) < min(one.span.stop, stop)]
+
+
+def _has_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own, one number after the other."""
+    return not tensor.is_nested and tensor.layout is torch.strided and not tensor.is_meta
 
 
 def _is_distribution(result: Tensor) -> bool:
