@@ -62,12 +62,10 @@ class FusedAttention:
         has_window = given("window_size_left") not in (None, -1)
         if is_kernel and (has_window or given("softcap") or given(*_NOT_READ) is not None):
             raise NotExpressibleError(f"{name} packs its texts, or changes its scores")
-        # Copies: a program may write over a cache of keys, or over its buffers.
-        kept = given("query", "q"), given("key", "k"), given("value", "v"), output
-        vectors = (x.clone() for x in kept)
+        vectors = given("query", "q"), given("key", "k"), given("value", "v"), output
         query, key, value, output = (
-            x.detach().transpose(1, 2) if is_kernel else x.detach() for x in vectors
-        )
+            x.clone().transpose(1, 2) if is_kernel else x.clone() for x in vectors
+        )  # which a program may write over
         mask, scale = given("attn_mask", "attn_bias", "bias"), given("scale", "softmax_scale")
         if mask is not None:
             mask = mask.detach().view((1,) * (4 - mask.dim()) + mask.shape)
@@ -86,18 +84,12 @@ class FusedAttention:
             key.shape[2] - query.shape[2] if is_last else 0,
         )
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> FusedAttention:
-        """Return the call with all tensors changed, each (B, H, …)."""
-        own: dict[str, Any] = vars(self)
-        return FusedAttention(
-            **{name: change(x) if isinstance(x, Tensor) else x for name, x in own.items()}
-        )
-
     def of_text(self, n: int, texts: int) -> FusedAttention:
         """Return the part of text n of so many; all of it where they share it."""
         rows = len(self.query) // texts if len(self.query) % texts == 0 else 0
         part = slice(n * rows, (n + 1) * rows) if rows else slice(None)
-        return self.map(lambda x: x[part] if len(x) > 1 else x)
+        own: FusedAttention = map_tensors(self, lambda x: x[part] if len(x) > 1 else x)
+        return own
 
     def arranged(self, texts: int) -> Attention:
         """Return the attention of N texts; several rows of one text are windows of its positions.
@@ -125,9 +117,8 @@ class FusedAttention:
         added = maps(added, -torch.inf)
         hidden = added <= HIDDEN
         bias, lowest = added.masked_fill(hidden, 0.0), torch.finfo(added.dtype).min
-        mask = torch.zeros_like(bias).masked_fill(hidden, lowest)
-        # A row that may read nothing has the weights 0, as in torch.
-        mask = mask.masked_fill((added == -torch.inf).all(-1, keepdim=True), -torch.inf)
+        empty = (added == -torch.inf).all(-1, keepdim=True)  # rows whose weights are 0
+        mask = torch.zeros_like(bias).masked_fill(hidden, lowest).masked_fill(empty, -torch.inf)
         return Attention(
             query=rows(self.query),
             key=rows(self.key),
@@ -204,6 +195,7 @@ class Recorded:
     texts: int  # in the batch
     number: int = 0  # of the attention in its module, where only some are recorded
     attention: Attention | FusedAttention | None = None
+    order: int = 0  # among all of a program
 
 
 class Recorder(ModuleWatcher):

@@ -73,8 +73,6 @@ class Search(Recorder):
     with. known : which calls are linear; by default it is tested.
     """
 
-    _may_join = False  # whether one map may have the texts of a batch as its rows
-
     def __init__(
         self, model: nn.Module, texts: int, *, is_first: bool, known: LinearCalls | None = None
     ) -> None:
@@ -242,8 +240,8 @@ class Search(Recorder):
                 else:
                     try:
                         attention = arrange(softmax, recorded.texts, heads, self._lengths)
-                        is_joined = len(attention.query) < recorded.texts
-                        if is_joined and softmax.weights.dim() < 3 and not self._may_join:
+                        may_join = isinstance(self.model, Program) or softmax.weights.dim() > 2
+                        if len(attention.query) < recorded.texts and not may_join:
                             raise NotExpressibleError("the texts of the batch are not told apart")
                         recorded.attention = attention
                     except NotExpressibleError as error:
@@ -265,7 +263,7 @@ class Search(Recorder):
             if shape[1] == recorded.texts != shape[0] and "query" in arguments:
                 place = self._tracer.provenance.places(arguments["query"])
                 if shape[0] in (blocks_of_texts(place, shape[1]), self._count_heads()):
-                    attention = attention.map(lambda x: x.transpose(0, 1))
+                    attention = map_tensors(attention, lambda x: x.transpose(0, 1))
             recorded.attention = attention
 
     def _record(self, result: Tensor) -> Recorded:
@@ -302,8 +300,6 @@ class ProgramSearch(Search):
     module, from 0; None for all.
     """
 
-    _may_join = True
-
     def __init__(
         self, patterns: Collection[str] | None = None, wanted: Collection[int] | None = None
     ) -> None:
@@ -311,10 +307,9 @@ class ProgramSearch(Search):
         self._patterns, self._wanted = patterns, wanted
         self._counts: Counter[str] = Counter()  # of the attentions of each module
         self.inputs: dict[str, dict[str, Any]] = {}  # of the outermost modules, by name
-        self.take: Callable[[Recorded], None] | None = None  # takes them in place of a list
+        self.take: Callable[[Recorded], None] = list[Recorded]().append  # each that can be read
         self._memory_checked = True  # of each attention by itself
-        self._fitting = 0  # how many have been found to fit
-        self._changed: list[str] = []  # the modules whose weights are changed after the softmax
+        self._not_compared: list[str] = []
         self.running.append((self.model, (), {}))
         self._tracer.provenance.depth = len(self.running)
 
@@ -366,8 +361,8 @@ class ProgramSearch(Search):
                 self.paths.setdefault(one, path)
                 self.outputs[path] = None
         if len(self.running) == 1:
-            numbers = (f"argument {n}" for n, _ in enumerate(args))
-            names = [*forward_parameters(compat.compiled_from(module) or module), *numbers]
+            names = forward_parameters(compat.compiled_from(module) or module)
+            names += map("argument {}".format, range(len(args)))  # those without names
             given = dict(zip(names, args, strict=False)) | kwargs
             if any(isinstance(one, Tensor) and one.is_nested for one in given.values()):
                 raise ModelError(
@@ -389,17 +384,16 @@ class ProgramSearch(Search):
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Expect memory for the attentions that were recorded last, or pass them on."""
-        for one in self.found[self._fitting :]:
-            self._fitting += 1  # once only, also where it does not fit
+        """Pass on the attentions that can be read by now, if there is memory for them."""
+        found = [(one, one.attention) for one in self._recorded if one.attention is not None]
+        for one, attention in found:
+            self._recorded.remove(one)
             self._expect_memory(one)
-            if one.attention is not None and one.attention.head_output is None:
-                self._changed.append(one.path or "this program")
-            if self.take is not None:
-                with compat.outside_dispatch_modes(), compat.outside_function_modes():
-                    self.take(one)
-                self._recorded.remove(one)
-        self._fitting = len(self.found)
+            if attention.head_output is None:
+                what = f"what heads return in {one.path or 'this program'}"
+                self._not_compared.append(f"{what}: more than weights and values enters it")
+            with compat.outside_dispatch_modes(), compat.outside_function_modes():
+                self.take(one)
 
     def _expect_memory(self, recorded: Recorded) -> None:
         """Raise InputError unless one more of the kind fits, and its maps while it is proven."""
@@ -414,17 +408,11 @@ class ProgramSearch(Search):
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Keep no output of a module, which is not compared."""
 
-    @property
-    def found(self) -> list[Recorded]:
-        """The attentions that can be read, in the order of execution."""
-        return [recorded for recorded in self._recorded if recorded.attention is not None]
-
     def notes(self) -> tuple[str, ...]:
         """Return notes on softmaxes that are no attention, and on attentions that are not read."""
         unread = [f"not shown: attention of {path}: {why}" for path, why in self.unreadable]
-        more = "more than weights and values enters it"
-        changed = [f"not compared: what heads return in {one}: {more}" for one in self._changed]
-        return tuple(dict.fromkeys([*self._notes_on_others(), *unread, *changed]))
+        unread += [f"not compared: {what}" for what in self._not_compared]
+        return tuple(dict.fromkeys([*self._notes_on_others(), *unread]))
 
     def _choose(self) -> None:
         """Follow operators only in modules that are recorded."""
@@ -442,15 +430,14 @@ class ProgramSearch(Search):
         number, self._counts[path] = self._counts[path], self._counts[path] + 1
         batch = len(result) if result.dim() > 3 else 1  # outside every module
         texts = self.texts if len(self.running) > 1 else batch
-        if isinstance(module, nn.MultiheadAttention):
+        if isinstance(module, nn.MultiheadAttention):  # which tells where the batch is
             _, args, kwargs = self.running[-1]
-            own = batch_size(module, [*args, *kwargs.values()])
-            # Inside it the batch is known. Its own may be of windows, unless it is second.
-            length = next(x for x in [*args, *kwargs.values()] if isinstance(x, Tensor)).shape[0]
-            is_second = not module.batch_first and length == texts
-            texts = own if is_second or own % texts else texts
+            first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+            own, is_second = batch_size(module, [first]), not module.batch_first
+            texts = own if own % texts or (is_second and len(first) == texts) else texts
         inputs = ModuleInputs(key_input=self.inputs_of(module).key_input)
-        recorded = Recorded(path, inputs, False, self.entries[module], texts, number)
+        where = path, inputs, False, self.entries[module], texts, number
+        recorded = Recorded(*where, order=self._counts.total())
         if self._wanted is None or number in self._wanted:
             self._recorded.append(recorded)
         return recorded

@@ -543,17 +543,14 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
     return 1
 
 
-_BATCH_SECOND = "torch.nn.modules.activation", "torch.nn.modules.transformer"  # by default
-
-
 def batch_size(module: torch.nn.Module, inputs: Iterable[Any]) -> int:
     """Return the number of inputs in the batch that any module reads, by the first tensor."""
     first = next((x for x in inputs if isinstance(x, torch.Tensor) and x.dim() > 1), None)
     if first is None:
         return 1
     own = (one for one in module.modules() if isinstance(one, torch.nn.MultiheadAttention))
-    is_of_torch = type(module).__module__ in _BATCH_SECOND  # a container may hold any others
-    if is_of_torch and (attention := next(own, None)):
+    kinds = "torch.nn.modules.activation", "torch.nn.modules.transformer"  # no containers of others
+    if type(module).__module__ in kinds and (attention := next(own, None)):
         return first.shape[0 if attention.batch_first else 1] if first.dim() > 2 else 1
     return len(first)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Self
 
 import torch
@@ -194,7 +195,7 @@ class Recording:
         stacks, means = self._stacks(), [one for one in self._means.values() if one.row == row]
         records, proofs = [one.record for one in means], [p for one in means for p in one.proofs]
         first = means[0].first if means else None
-        for call in self._calls:
+        for call in sorted(self._calls, key=attrgetter("order")):
             record, reference = self._read(call, row, stacks)
             records.append(record)
             proofs += agreement.prove_all([record], [reference])

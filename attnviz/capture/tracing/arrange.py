@@ -204,12 +204,10 @@ class _Layout:
     head_dims: tuple[int, ...]  # which of these are heads
 
     @classmethod
-    def of(
-        cls, softmax: Softmax, texts: int, heads: int | None, queries: _Side, keys: _Side
-    ) -> _Layout:
+    def of(cls, softmax: Softmax, texts: int, heads: int | None, q: _Side, k: _Side) -> _Layout:
         """Return the layout of a softmax."""
-        place = (queries.place + keys.place).where((queries.place >= 0) & (keys.place >= 0), -1)
-        numbers = queries.number.movedim(softmax.dim, -1).amax(-1)
+        place = (q.place + k.place).where((q.place >= 0) & (k.place >= 0), -1)
+        numbers = q.number.movedim(softmax.dim, -1).amax(-1)
         leading = tuple(numbers.shape) or (1,)
         before = blocks_of_texts(place.movedim(softmax.dim, -1), texts) if numbers.dim() else 0
         if not before or (len(leading) == 1 and (numbers != numbers.amin()).any()):
@@ -218,7 +216,7 @@ class _Layout:
         inner = (max(before, of_text), *leading[1 + (before > of_text) :])
         layout = cls(softmax.dim, texts, before, inner, ())
         # The number of the query changes along the dimensions of the rows.
-        numbers = layout.texts_first(queries.number).amax(-1)
+        numbers = layout.texts_first(q.number).amax(-1)
         rows = {
             i
             for i, size in enumerate(inner)
@@ -247,13 +245,9 @@ def blocks_of_texts(place: Tensor, texts: int) -> int:
     1 in (N·H, …), H in (H·N, …) and (H, N, …). Only the places of queries and keys tell these
     apart: from text to text all lie at the same distance, which is longer than from head to head.
     """
-    blocks = len(place) // texts
-    if blocks * texts != len(place):
-        ways = []
-    elif blocks < 2 or texts == 1:
+    if texts == 1 or len(place) == texts:
         return 1
-    else:
-        ways = [1, blocks]
+    ways = [] if len(place) % texts else [1, len(place) // texts]
     if len(place) > 1 and place.dim() > 3 and place.shape[1] == texts:
         ways.append(len(place))
 

@@ -195,7 +195,6 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 return
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
-        tensors = tensors_in(args)
         if name in ("bmm", "baddbmm"):
             self._multiply(args, kwargs, result)
         elif name in ("mm", "addmm"):
@@ -215,14 +214,14 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._normalize(scores, provenance, -1, result)
         elif name in _MOVES:
             self._move(func, name, args, kwargs, result)
-        elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors):
+        elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
             return
         elif name in _COPIES:
             if (copied := self.provenance.get(args[0])) is None and name == "clone":
                 copied = Provenance("place", self.provenance.places(args[0]))
             if copied is not None and not (copied.kind == "place" and name == CAST):
                 self.provenance.set(result, copied)
-        elif name == "mul" and len(tensors) == 1 and self.provenance.get(args[0], "place"):
+        elif name == "mul" and len(tensors_in(args)) == 1 and self.provenance.get(args[0], "place"):
             self.provenance.set(result, Provenance("place", self.provenance.places(args[0])))
         else:
             values = [before, *args[1:]] if before is not None else args
