@@ -305,6 +305,7 @@ class ProgramSearch(Search):
     ) -> None:
         super().__init__(Program().eval(), 1, is_first=True)
         self._patterns, self._wanted = patterns, wanted
+        self.chooses = patterns is not None or wanted is not None
         self._counts: Counter[str] = Counter()  # of the attentions of each module
         self.inputs: dict[str, dict[str, Any]] = {}  # of the outermost modules, by name
         self.take: Callable[[Recorded], None] = list[Recorded]().append  # each that can be read

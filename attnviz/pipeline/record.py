@@ -185,7 +185,8 @@ class Recording:
         if not self._is_over:
             raise InputError("The block has not ended. Ask for the result after it.")
         if not self.calls:
-            path, reason = next(iter(search.unreadable), ("", "no softmax over products q·k ran"))
+            none = "no softmax over products q·k ran", "none of its attentions was chosen"
+            path, reason = next(iter(search.unreadable), ("", none[search.chooses]))
             raise ModelError(
                 f"There is no attention to show of {self.name}: {f'in {path}, ' if path else ''}"
                 f"{reason}. Run a model inside the block, in its thread."
@@ -223,6 +224,10 @@ class Recording:
         )
         picture = next((shown_pixels(x[row % len(x)]) for x in self._pixels.values()), None)
         notes = search.notes() + tuple(dict.fromkeys(one.note for one in means))
+        sizes = {size for record in records for size in record.size}
+        kinds = [(kind.partition(" ")[0], len(axis) in sizes) for kind, axis in self._given.items()]
+        unfit = dict.fromkeys(kind for kind, _ in kinds if (kind, True) not in kinds)
+        notes += tuple(f"the labels of {kind} fit no map" for kind in unfit)
         return AttentionResult(tuple(records), report, provenance, picture, notes=notes)
 
     @torch.no_grad()

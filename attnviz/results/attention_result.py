@@ -25,7 +25,7 @@ from attnviz.results.attention_record import (
 )
 from attnviz.results.axis import Axis, merge, token_groups
 from attnviz.results.projection import STAGES
-from attnviz.results.text import listed, literal
+from attnviz.results.text import counted, listed, literal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -348,11 +348,9 @@ class AttentionResult(base.Savable):
 
     def __repr__(self) -> str:
         inputs = (self.provenance.text, self.provenance.image, self.provenance.audio)
-        names = ", ".join(repr(name[:40]) for name in inputs if name)
-        return (
-            f"AttentionResult({names}, {self.provenance.model}, {len(self)} attentions, "
-            f"{self.agreement.verdict}{', streamed' if self.streamed else ''})"
-        )
+        names = [*(repr(name[:40]) for name in inputs if name), self.provenance.model]
+        parts = [*names, counted(len(self), "attention"), self.agreement.verdict]
+        return f"AttentionResult({', '.join(parts)}{', streamed' if self.streamed else ''})"
 
     def __post_init__(self) -> None:
         """Check the fields, and bind a new agreement, which knows these attentions, to them."""

@@ -623,6 +623,18 @@ def test_what_cannot_be_recorded_is_said_in_one_line():
     nested = torch.nested.nested_tensor([torch.randn(3, 16), torch.randn(5, 16)])
     with pytest.raises(ModelError, match="nested"), attnviz.record():
         attention(batch_first=True)(nested, nested, nested)
+    for chosen in ({"modules": "nothing"}, {"calls": 5}):
+        with attnviz.record(**chosen) as recording:
+            module(*args)
+        with pytest.raises(ModelError, match="none of its attentions was chosen"):
+            recording.result()
+    with attnviz.record(keys=["a", "b"], queries=list("abcdefg"), grid=(3, 3)) as recording:
+        module(*args)
+    result = recording.result()
+    assert repr(result) == "AttentionResult(WrittenOut, 2 attentions, verified)"
+    assert result.records[0].query_axis.labels == tuple("abcdefg")
+    fits = "fit no map"
+    assert result.notes == (f"the labels of keys {fits}", f"the labels of image {fits}")
     with pytest.raises(InputError, match=r"grid must be two numbers, .*, not \(4,\)"):
         attnviz.record(grid=(4,))
     with pytest.raises(InputError, match=r"inputs=\{'x': …\}"):
