@@ -304,8 +304,7 @@ class ProgramSearch(Search):
         self, patterns: Collection[str] | None = None, wanted: Collection[int] | None = None
     ) -> None:
         super().__init__(Program().eval(), 1, is_first=True)
-        self._patterns, self._wanted = patterns, wanted
-        self.chooses = patterns is not None or wanted is not None
+        self.patterns, self.wanted = patterns, wanted
         self._counts: Counter[str] = Counter()  # of the attentions of each module
         self.inputs: dict[str, dict[str, Any]] = {}  # of the outermost modules, by name
         self.take: Callable[[Recorded], None] = list[Recorded]().append  # each that can be read
@@ -418,11 +417,11 @@ class ProgramSearch(Search):
     def _choose(self) -> None:
         """Follow operators only in modules that are recorded."""
         paths = [self.paths[module] for module, *_ in self.running]
-        self._tracer.is_idle = self._patterns is not None and not any(
+        self._tracer.is_idle = self.patterns is not None and not any(
             fnmatch(name, pattern)
             for path in paths
             for name in (path, path.partition(".")[2])
-            for pattern in self._patterns
+            for pattern in self.patterns
         )
 
     def _record(self, result: Tensor) -> Recorded:
@@ -439,7 +438,7 @@ class ProgramSearch(Search):
         inputs = ModuleInputs(key_input=self.inputs_of(module).key_input)
         where = path, inputs, False, self.entries[module], texts, number
         recorded = Recorded(*where, order=self._counts.total())
-        if self._wanted is None or number in self._wanted:
+        if self.wanted is None or number in self.wanted:
             self._recorded.append(recorded)
         return recorded
 

@@ -186,7 +186,8 @@ class Recording:
             raise InputError("The block has not ended. Ask for the result after it.")
         if not self.calls:
             none = "no softmax over products q·k ran", "none of its attentions was chosen"
-            path, reason = next(iter(search.unreadable), ("", none[search.chooses]))
+            chooses = search.patterns is not None or search.wanted is not None
+            path, reason = next(iter(search.unreadable), ("", none[chooses]))
             raise ModelError(
                 f"There is no attention to show of {self.name}: {f'in {path}, ' if path else ''}"
                 f"{reason}. Run a model inside the block, in its thread."

@@ -252,11 +252,9 @@ def blocks_of_texts(place: Tensor, texts: int) -> int:
         ways.append(len(place))
 
     def distance(before: int) -> int:
-        of_text = place.reshape(before, texts, -1).transpose(0, 1).flatten(1)
-        known, apart = (of_text >= 0) & (of_text[:1] >= 0), of_text - of_text[:1]
-        least, most = apart.where(known, _FAR).amin(1), apart.where(known, -_FAR).amax(1)
-        steps = most[1] * torch.arange(texts, device=most.device)
-        return -1 if (least < most).any() or (most != steps).any() else int(most[1])
+        blocks = place.reshape(before, texts, -1)
+        apart = blocks.diff(dim=1)[(blocks[:, 1:] >= 0) & (blocks[:, :-1] >= 0)].unique()
+        return int(apart) if len(apart) == 1 else -1
 
     best = max(ways, key=distance, default=0)
     return best if 1 in ways or (best and distance(best) >= 0) else 0
