@@ -49,8 +49,8 @@ def record(
     """Record every softmax attention that runs in a block of code, in any program of PyTorch.
 
     The code may call any modules and functions, several times. Nothing of it is changed, and it
-    computes the same numbers; but what `torch.compile` made runs uncompiled. Only the thread of the
-    block is recorded.
+    computes the same numbers; but what `torch.compile` made runs uncompiled, in all threads. Only
+    the thread of the block is recorded.
 
     Parameters
     ----------

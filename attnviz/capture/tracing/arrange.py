@@ -253,7 +253,8 @@ def blocks_of_texts(place: Tensor, texts: int) -> int:
 
     def distance(before: int) -> int:
         blocks = place.reshape(before, texts, -1)
-        apart = blocks.diff(dim=1)[(blocks[:, 1:] >= 0) & (blocks[:, :-1] >= 0)].unique()
+        known = (blocks[:, 1:] >= 0) & (blocks[:, :-1] >= 0)
+        apart = torch.unique(blocks.diff(dim=1)[known])
         return int(apart) if len(apart) == 1 else -1
 
     best = max(ways, key=distance, default=0)
