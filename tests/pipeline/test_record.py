@@ -154,7 +154,7 @@ def test_the_weights_are_those_that_the_module_returns():
         assert torch.allclose(ours, weights[row], atol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["bert", "gemma2", "t5", "bigbird"])
+@pytest.mark.parametrize("family", ["bert", "llama", "t5", "bigbird"])
 def test_models_of_transformers_are_recorded_as_they_run(family):
     module, ids = tiny(family), torch.arange(5, 14)[None]
     inputs = {"input_ids": ids} | ({"decoder_input_ids": ids[:, :4]} if family == "t5" else {})
