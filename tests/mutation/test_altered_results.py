@@ -30,7 +30,7 @@ RESULTS = {
         "weights",
     ),
     "heads": (lambda model: attnviz.head_maps(model.attend(TEXT)), "weights"),
-    "senses": (lambda model: attnviz.senses("bank", SENSES, model=model), "plane"),
+    "senses": (lambda model: attnviz.senses("bank", SENSES, model=model), "vectors"),
     "shift": (lambda model: attnviz.shift("train", TEXT, model=model), "raw_attention"),
     "survey": (lambda model: attnviz.survey(CORPUS, model=model), "mean"),
     "compare": (lambda model: attnviz.compare(CORPUS, models=(model, model)), "change"),
