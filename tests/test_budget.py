@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 138
-LINES = 44_623
+LINES = 44_636
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 

@@ -210,7 +210,11 @@ class OwnAttention(TorchFunctionMode):
     The fast path of `nn.TransformerEncoderLayer` is one operator, which shows no attention.
     """
 
+    joins_heads = False  # whether torch's attention runs on the heads of all texts, (N·H, m, d)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_attention = func is scaled_dot_product_attention
+        self.joins_heads = is_attention and (*args, *(kwargs or {}).values())[0].dim() == 3
         return func(*args, **(kwargs or {}))
 
 

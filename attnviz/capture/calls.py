@@ -484,9 +484,6 @@ def _in_order(sources: Tensor, numbers: Tensor, count: int, size: int) -> Tensor
     return order if is_inside and len(set(order.tolist())) == count else None
 
 
-# --- how a model computes
-
-
 def read_computation(model: nn.Module) -> Computation:
     """Return how a model computes as the user has it."""
     with functions_lock:  # those that another thread watches are wrapped meanwhile

@@ -93,6 +93,7 @@ class Search(Recorder):
         # Softmaxes whose product with the values is still to come, and the number of their heads.
         self._pending: list[tuple[Recorded, Softmax, int | None]] = []
         self._lengths: set[int] = set()
+        self._own = OwnAttention()
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -260,7 +261,11 @@ class Search(Recorder):
             self._on_unreadable(str(error))
         else:
             recorded, shape = self._record(attention.query), attention.query.shape
-            if shape[1] == recorded.texts != shape[0] and "query" in arguments:
+            if self._own.joins_heads and shape[0] == 1:  # newer versions of torch add a dimension
+                place = self._tracer.provenance.places(arguments["query"])[0]
+                sizes = blocks_of_texts(place, recorded.texts), recorded.texts, -1
+                attention = map_tensors(attention, partial(_split_texts, sizes))
+            elif shape[1] == recorded.texts != shape[0] and "query" in arguments:
                 place = self._tracer.provenance.places(arguments["query"])
                 if shape[0] in (blocks_of_texts(place, shape[1]), self._count_heads()):
                     attention = map_tensors(attention, lambda x: x.transpose(0, 1))
@@ -340,7 +345,7 @@ class ProgramSearch(Search):
             hooks.register_module_forward_pre_hook(enter),
             hooks.register_module_forward_hook(leave, always_call=True),
             compat.uncompiled(),
-            OwnAttention(),
+            self._own,
             self._tracer,
         ):
             self._choose()
@@ -461,6 +466,13 @@ def call_of(recorded: Recorded, row: int) -> AttentionCall:
     inputs = map_tensors(recorded.inputs, partial(_of_row, n))
     where = recorded.path, recorded.number
     return AttentionCall(*where, attention, inputs, None, False, None, None)
+
+
+def _split_texts(sizes: tuple[int, int, int], x: Tensor) -> Tensor:
+    """Return vectors or maps (1, blocks·N·…, m, d) as (N, H, m, d); as they are of no blocks."""
+    is_one = not sizes[0] or x.shape[1] == 1
+    shape = *sizes, *x.shape[2:]
+    return x if is_one else x.reshape(shape).transpose(0, 1).flatten(1, 2)
 
 
 def _of_row(n: int, x: Tensor) -> Tensor:
