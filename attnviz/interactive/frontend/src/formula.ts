@@ -18,9 +18,10 @@ export function products(query: Float32Array, keys: Float32Array): Float64Array 
 export function scores(query: Float32Array, keys: Float32Array, rule: Rule, i: number): Float64Array {
   const cap = rule.softCap;
   const found = products(query, keys);
+  const isOpen = rule.before === null && rule.after === null && !rule.hidden.length;
   for (let j = 0; j < found.length; j++) {
     const scaled = found[j] * rule.scale;
-    found[j] = isHidden(rule, i, j) ? -Infinity : cap === null ? scaled : cap * Math.tanh(scaled / cap);
+    found[j] = !isOpen && isHidden(rule, i, j) ? -Infinity : cap === null ? scaled : cap * Math.tanh(scaled / cap);
   }
   return found;
 }

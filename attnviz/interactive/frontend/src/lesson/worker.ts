@@ -117,7 +117,10 @@ function follows(layers: Attention[], { num_attention_heads: heads, hidden_size:
         if (total) found.sums = Math.max(found.sums, Math.abs(total - 1)); // else all keys are hidden
         found.weights = Math.max(found.weights, difference(ours, row));
         const sums = new Float64Array(width);
-        for (let j = 0; j < tokens; j++) for (let c = 0; c < width; c++) sums[c] += row[j] * values[j * width + c];
+        for (let j = 0, at = 0; j < tokens; j++) {
+          const weight = row[j];
+          for (let c = 0; c < width; c++, at++) sums[c] += weight * values[at];
+        }
         found.mixed = Math.max(found.mixed, difference(sums, mixed.subarray(i * size + head * width, i * size + (head + 1) * width)));
       }
     }
