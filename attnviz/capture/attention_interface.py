@@ -213,9 +213,9 @@ class OwnAttention(TorchFunctionMode):
     joins_heads = False  # whether torch's attention runs on the heads of all texts, (N·H, m, d)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_attention = func is scaled_dot_product_attention
-        self.joins_heads = is_attention and (*args, *(kwargs or {}).values())[0].dim() == 3
-        return func(*args, **(kwargs or {}))
+        kwargs, is_attention = kwargs or {}, func is scaled_dot_product_attention
+        self.joins_heads = is_attention and (args[0] if args else kwargs["query"]).dim() == 3
+        return func(*args, **kwargs)
 
 
 class UnfusedAttention(TorchFunctionMode):

@@ -684,3 +684,13 @@ def test_an_analysis_of_texts_says_what_it_needs(analysis):
     assert repr(model) == "Model('WrittenOut', WrittenOut, cpu, torch.float32)"
     with pytest.raises(InputError, match=r"WrittenOut (is another module|reads tensors)"):
         analysis(model)
+
+
+def test_the_arguments_of_an_attention_may_be_named_in_any_order():
+    q, k = torch.randn(2, 1, 2, 3, 4)
+    expected = scaled_dot_product_attention(q, k, k)
+    with attnviz.record() as recording:
+        output = scaled_dot_product_attention(attn_mask=None, value=k, key=k, query=q)
+    assert torch.equal(output, expected)
+    weights = (q @ k.mT / 2).softmax(-1)
+    assert torch.allclose(recording.result().weights(layer=0), weights[0], atol=1e-6)
