@@ -8,7 +8,7 @@ import difflib
 import operator
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
@@ -106,6 +106,11 @@ def whole_number(value: object, what: str) -> int:
             return operator.index(value)  # type: ignore[arg-type]
     name = what[0].upper() + what[1:]
     raise InputError(f"{name} must be a whole number, not {value!r}. Write 3, for example.")
+
+
+def from_end(number: int, existing: Sequence[int]) -> int:
+    """Return the number that a negative one means: -1 is the last of those that exist."""
+    return existing[number] if -len(existing) <= number < 0 else number
 
 
 def whole_numbers(value: object, what: str) -> tuple[int, ...]:

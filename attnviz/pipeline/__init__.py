@@ -47,7 +47,7 @@ from attnviz.capture.streamed import (
     outputs_of_start,
 )
 from attnviz.capture.watch import Outputs, memory_budget
-from attnviz.errors import InputError, ModelError, refuse_given, whole_numbers
+from attnviz.errors import InputError, ModelError, from_end, refuse_given, whole_numbers
 from attnviz.inputs import Arguments, Batch, Inputs, encode, expect_labels_fit
 from attnviz.inputs.audio import Sound
 from attnviz.inputs.text import continue_axis, expect_tokens_left, spelled
@@ -378,9 +378,8 @@ class _Run:
             return self.pooled(known)
         module, axis, device = checkpoint.module, batch.axes["text"][0], checkpoint.device
         layers, heads = _head_counts(checkpoint)
-        of_end = {number - layers: number for number in range(layers)}  # -1 is the last
         chosen, exact = (
-            numbers and tuple(of_end.get(number, number) for number in numbers)
+            numbers and tuple(dict.fromkeys(from_end(one, range(layers)) for one in numbers))
             for numbers in (options.layers, options.exact)
         )
         count = len(chosen or range(layers)) * len(options.heads or range(heads))

@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import InputError, expect_names, true_or_false, whole_number
+from attnviz.errors import InputError, expect_names, from_end, true_or_false, whole_number
 from attnviz.results import base
 from attnviz.results.agreement_report import AgreementReport
 from attnviz.results.attention_record import (
@@ -544,8 +544,7 @@ class AttentionResult(base.Savable):
         stack = attentions[0].stack
         checked = {check.layer for check in self.agreement.checks if check.stack == stack}
         numbers = sorted(checked.union(self.layers))
-        if -len(numbers) <= layer < 0:
-            layer = numbers[layer]
+        layer = from_end(layer, numbers)
         for attention in attentions:
             if attention.layer == layer:
                 return attention

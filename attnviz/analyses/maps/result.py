@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import true_or_false, whole_number
+from attnviz.errors import from_end, true_or_false, whole_number
 from attnviz.figures import claims
 from attnviz.heads import Maps, OneMap
 from attnviz.results import AgreementReport, AxisGeometry, Provenance, Special, base
@@ -402,8 +402,7 @@ class HeadRanking(Printed):
 
     def of_layer(self, layer: int) -> Self:
         """Return the ranking of the heads of one layer; -1 is the last."""
-        numbers, layer = sorted({s.layer for s in self.scores}), whole_number(layer, "a layer")
-        layer = numbers[layer] if -len(numbers) <= layer < 0 else layer
+        layer = from_end(whole_number(layer, "a layer"), sorted({s.layer for s in self.scores}))
         return replace(self, scores=tuple(s for s in self.scores if s.layer == layer))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
