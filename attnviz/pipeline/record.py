@@ -124,6 +124,7 @@ class Recording:
         self._is_over = False
         self._calls: list[Recorded] = []
         self._means: dict[object, _Mean] = {}  # by input, module and size
+        self._cut: dict[str, Axis | None] = {}  # of the images, by outermost module
         search.take = self._add_to_mean if mean else self._calls.append
 
     def __repr__(self) -> str:
@@ -268,13 +269,12 @@ class Recording:
 
     @property
     def _of_images(self) -> dict[str, Axis]:
-        """The axis of each of these images, as its module cuts it."""
-        roots = dict(self._search.model.named_children())
-        axes = {
-            f"image of {name}": image_axis(roots[name], {"pixel_values": pixels})
-            for name, pixels in self._pixels.items()
-        }
-        return {name: axis for name, axis in axes.items() if axis is not None}
+        """The axis of each of these images, as its module cuts it; each is looked for once."""
+        for name, pixels in self._pixels.items():
+            if name not in self._cut:
+                module = self._search.model.get_submodule(name)
+                self._cut[name] = image_axis(module, {"pixel_values": pixels})
+        return {f"image of {name}": axis for name, axis in self._cut.items() if axis is not None}
 
     @property
     def _summary(self) -> str | None:

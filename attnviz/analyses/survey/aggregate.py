@@ -1,4 +1,4 @@
-"""From the statistics of all texts to each head: means, tests, roles, and how alike heads are.
+"""From the statistics of all texts to each head: means, tests and roles; how far maps are apart.
 
 Intervals and sign flips are sums over a stream of texts, in memory that does not grow with it.
 """

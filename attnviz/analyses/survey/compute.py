@@ -15,11 +15,7 @@ import numpy as np
 import torch
 
 from attnviz.agreement import PRECISIONS, bounded_check, dtypes
-from attnviz.analyses.survey.aggregate import (
-    CorpusStatistics,
-    aggregate,
-    assign_roles,
-)
+from attnviz.analyses.survey.aggregate import CorpusStatistics, aggregate, assign_roles
 from attnviz.analyses.survey.corpus import (
     Corpus,
     MediaCorpus,
