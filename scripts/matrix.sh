@@ -47,7 +47,8 @@ for name in ${*:-lowest middle newest}; do
     if [ -z "${FAST:-}" ]; then
         cp -r "$root/tests" "$root/pyproject.toml" . # no source beside them
         venv/bin/pytest -n 0 -q -o filterwarnings=default \
-            tests/terminal/test_commands.py tests/io tests/pipeline
+            tests/terminal/test_commands.py tests/io tests/pipeline \
+            tests/differential/test_families.py
     fi
     cd "$root"
     echo "matrix: $name passed on Python $python"
