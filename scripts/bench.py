@@ -220,7 +220,7 @@ def faithfulness(
     ] = "senses",
     step: Annotated[int, typer.Option(min=1, help="Take every n-th text.")] = 1,
     peers: Annotated[
-        bool, typer.Option("--peers", help="Also run captum, in SmolLM2 (bench extra).")
+        bool, typer.Option("--peers", help="Also run captum (bench extra; not with --task senses).")
     ] = False,
     store: Annotated[
         Path | None,
@@ -236,7 +236,8 @@ def faithfulness(
     if task == "reactions":
         from faithfulness import reactions
 
-        reactions.show(reactions.evaluate(sentences, step=step, store=store), wide)
+        judged = reactions.evaluate(sentences, step=step, peers=peers, store=store)
+        reactions.show(judged, wide)
         return
     if task != "senses":
         judged = evaluate(task, sentences, step=step, peers=peers, store=store)

@@ -27,9 +27,12 @@ from torch import Tensor
 import attnviz
 from attnviz.analyses.explain.compute import explain_prediction, find_prediction
 from attnviz.attribution.methods import METHODS, compute_methods
+from attnviz.attribution.ranking import sum_pieces
 from attnviz.attribution.reference import gate_of
 from attnviz.attribution.target import Score
+from attnviz.attribution.tracing import tracing
 from faithfulness import RESAMPLES
+from faithfulness.peers import installed
 
 FILE = Path(__file__).parents[2] / "tests" / "data" / "reaction_centers.json"
 MODEL = "rxnfp"
@@ -72,22 +75,26 @@ def scores_of(why: attnviz.ExplainResult) -> Iterator[tuple[str, Tensor]]:
         yield "measured: consensus", why.consensus
 
 
-def score(model: attnviz.Model, entry: Mapping[str, Any], number: int) -> Scored:
+def score(
+    model: attnviz.Model, entry: Mapping[str, Any], number: int, *, peers: bool = False
+) -> Scored:
     """Explain the class of a reaction as `explain`, and score how each method ranks its atoms.
 
-    number : of the reaction in its class.
+    number : of the reaction in its class. peers : whether to run the methods of other tools too.
     """
     reaction, center = entry["reaction"], set(entry["center"])
     site, choices = find_prediction(model, reaction)
-    predicted = choices.top(1)[0]
+    predicted, result = choices.top(1)[0], choices.reading.result
+    gate = gate_of(site.special)
+    target = Score(**vars(site), direction=torch.ones(1), result=result, gate=gate)
     if number < WHOLE:
         held_out = bool(number % 2)
         why = explain_prediction(site, choices, methods=list(METHODS), measure=held_out)
         tokens, scores = why.words, dict(scores_of(why))
+        for name, method in installed().items() if peers else ():
+            with tracing(model):
+                scores[name] = sum_pieces(method(target), why.positions)
     else:
-        gate = gate_of(site.special)
-        result = choices.reading.result
-        target = Score(**vars(site), direction=torch.ones(1), result=result, gate=gate)
         tokens, (scores, _) = choices.reading.tokens.labels, compute_methods(FAST, target)
     places = atoms_of(tokens)
     inside = [place in center for place in range(len(places))]
@@ -98,11 +105,13 @@ def score(model: attnviz.Model, entry: Mapping[str, Any], number: int) -> Scored
     return Scored(reaction, entry["class"], choices.label(predicted), probability, aucs)
 
 
-def evaluate(path: Path | None = None, *, step: int = 1, store: Path | None = None) -> list[Scored]:
+def evaluate(
+    path: Path | None = None, *, step: int = 1, peers: bool = False, store: Path | None = None
+) -> list[Scored]:
     """Score every `step`-th pair of reactions of each class of a file like `FILE`.
 
-    store : a file of JSON lines, to which each reaction is added at once. An interrupted run goes
-    on from there.
+    peers : whether to run the methods of other tools too. store : a file of JSON lines, to which
+    each reaction is added at once. An interrupted run goes on from there.
     """
     by_class = defaultdict(list)
     for entry in json.loads((path or FILE).read_text("utf-8"))["reactions"]:
@@ -119,7 +128,7 @@ def evaluate(path: Path | None = None, *, step: int = 1, store: Path | None = No
     model = attnviz.load(MODEL)
     for number, entry in track(order, "reactions", console=Console(stderr=True)):
         if entry["reaction"] not in stored:
-            stored[entry["reaction"]] = scored = score(model, entry, number)
+            stored[entry["reaction"]] = scored = score(model, entry, number, peers=peers)
             if store is not None:
                 with store.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(scored)) + "\n")
