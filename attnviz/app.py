@@ -216,8 +216,8 @@ Command("ablate", "ablation.png", doing="ablating heads")()
 def survey(call: Call) -> int:
     """Measure what every head does over a corpus, with confidence intervals and chance levels.
 
-    The folder gets the long table in parts (sentence, layer, head, statistic, value, and the same
-    for shuffled keys and shuffled tokens), a summary of every head, and a figure.
+    The folder gets the long table (sentence, layer, head, statistic, value, and the same for
+    shuffled keys and shuffled tokens), a summary of every head, and a figure.
     """
     folder = call.values["out"] = os.path.expanduser(call.values["out"])  # noqa: PTH111  leaves ~nobody as it is
     call.path = Path(folder, "survey.png")

@@ -38,8 +38,8 @@ KINDS = {
     "length": {"generate"},
     "folder": {"out"},
     "flag": {
-        "matrix", "words", "cbar", "truncate", "skip_bad", "resume", "force", "verify_causally",
-        "measure", "raw", "keep_sink", "sample", "mean",
+        "matrix", "words", "cbar", "truncate", "skip_bad", "force", "verify_causally", "measure",
+        "raw", "keep_sink", "sample", "mean",
     },
     "size": {"width", "size"},
     "words": {

@@ -50,7 +50,7 @@ COMMANDS = ("ablate", "check", "compare", "example", "explain", "heads", "heatma
             "shift", "steps", "survey")  # fmt: skip
 # The commands that call the function of their name with the options that are typed
 CALLING = ("ablate", "compare", "explain", "explore", "senses", "shift", "survey")
-WRITING = {"out", "resume", "force"}  # what a command does itself, too
+WRITING = {"out", "force"}  # what a command does itself, too
 
 
 def of_functions():

@@ -81,7 +81,6 @@ WITH = {
     "explain": "--generate 2 -m gpt", "stack": "-m bart --target left",
     ("explain", "target"): "-m gpt", ("explain", "number"): "--target left",
     ("ablate", "target"): "-m gpt", ("survey", "stack"): "", ("survey", "force"): "-o old",
-    ("survey", "resume"): "-o old",
     ("verify", "force"): "-o old.safetensors",
     ("explain", "decoder"): "-m bart", ("check", "cells"): "", ("check", "top"): "",
     **{(command, name): "-o new.svg" for command in ("check", "example") for name in DRAWN},
@@ -133,7 +132,8 @@ def folder(tmp_path_factory):
         Path("text.txt").write_text(OTHER)
         Path("ids.json").write_text('{"input_ids": [[101, 1996, 3899, 102]]}')
         Path("own.json").write_text('{"Q": [[1]], "K": [[1], [2]], "V": [[1], [2]]}')
-        attnviz.survey(CORPUS, model=it.bert, out="old")
+        Path("old").mkdir()
+        Path("old/summary.parquet").write_text("{}")
         for name in ("old.json", "old.safetensors"):
             Path(name).write_text("{}")
         with wave.open("sound.wav", "wb") as sound:

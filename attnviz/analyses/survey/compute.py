@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -27,8 +27,6 @@ from attnviz.analyses.survey.measure import (
     MEASURED_BY,
     Engine,
     HeadStatistics,
-    MeasuredPart,
-    Part,
     TextStatistics,
     measure_here,
     ray_cluster,
@@ -38,19 +36,16 @@ from attnviz.analyses.survey.probes import ProbeGroup, confirm, find_probes, mar
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
 from attnviz.errors import InputError, refuse_given, require
 from attnviz.heads import STATISTICS_OF, statistics_for
-from attnviz.io import check_folder, check_output
+from attnviz.io import atomic, check_folder, check_output, translated
 from attnviz.io.export import save_result
 from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
-from attnviz.runtime import say, track, version_of
-
-if TYPE_CHECKING:
-    from attnviz.analyses.survey.store import Folder
+from attnviz.runtime import say, track
 
 _BASELINES = "even", "shuffled", "p_even", "p_shuffled"
-_SUMMARIES = "summary.parquet", "survey.safetensors"
+_TABLE, *_SUMMARIES = "texts.parquet", "summary.parquet", "survey.safetensors"
 
 
 @checked_scalars
@@ -63,7 +58,6 @@ def survey(
     out: str | os.PathLike[str] | None = None,
     column: str = "text",
     skip_bad: bool = False,
-    resume: bool = False,
     force: bool = False,
     engine: Engine = "local",
     address: str | None = None,
@@ -102,17 +96,15 @@ def survey(
     out : path, optional
         A folder for the tables, the figure, and the result itself, for `load_result`.
 
-        The long table comes in parts (sentence, tokens, stack, layer, head, statistic, value, even,
-        shuffled, shuffled_keys), beside a summary. Needs pyarrow. By default nothing is written.
-        For texts only.
+        The long table (sentence, tokens, stack, layer, head, statistic, value, even, shuffled,
+        shuffled_keys) comes beside a summary. Needs pyarrow. By default nothing is written. For
+        texts only.
     column : str
         The column of the corpus that holds the text.
     skip_bad : bool
         Leave out texts that cannot be read, and count them; by default they are an error.
-    resume : bool
-        Continue the survey in the folder.
     force : bool
-        Overwrite the summary in the folder.
+        Replace the files in the folder.
     engine : {"local", "ray"}
         "ray" measures on all machines of a Ray cluster. The numbers are the same.
     address : str, optional
@@ -137,10 +129,10 @@ def survey(
     Raises
     ------
     InputError
-        An empty corpus, one that cannot be read, a folder with another survey, no cluster, no such
-        stack, or a probe of linear attention.
+        An empty corpus, one that cannot be read, no cluster, no such stack, or a probe of linear
+        attention.
     OutputError
-        The folder cannot be written.
+        The folder cannot be written, or it holds a survey and `force` is not set.
 
     Examples
     --------
@@ -158,10 +150,14 @@ def survey(
         refuse_given(why, address=address)
     if out is None:
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
-        refuse_given(why, resume=resume, force=force)
+        refuse_given(why, force=force)
     else:
+        out = os.path.expanduser(out)  # noqa: PTH111  leaves ~nobody as it is
         require("pyarrow", "survey", "The tables of a survey need")
         check_folder(out)
+        if Path(out).exists():
+            for name in (_TABLE, *_SUMMARIES):
+                check_output(Path(out, name), force=force)
     given = parse_corpus("survey", texts, inputs, seed, sample)
     if (given.source is None) == (probe is None):
         raise InputError("Give one of these: texts, the sample (--sample), or a probe.")
@@ -185,7 +181,7 @@ def survey(
         made = [text for group in groups for text in group.texts]
         mark = partial(mark_answers, model, made)
         corpus = replace(corpus, model=model, source=[one.text for one in made], mark=mark)
-    return survey_corpus(corpus, seed, groups, out, resume, force, engine, address)[0]
+    return survey_corpus(corpus, seed, groups, out, force, engine, address)[0]
 
 
 def survey_corpus(
@@ -193,7 +189,6 @@ def survey_corpus(
     seed: int,
     groups: Sequence[ProbeGroup] = (),
     out: str | os.PathLike[str] | None = None,
-    resume: bool = False,
     force: bool = False,
     engine: Engine = "local",
     address: str | None = None,
@@ -216,34 +211,33 @@ def survey_corpus(
     options = seed, statistics, only_on, bool(corpus.separate)
     heads = MEASURED_BY.get(kind, HeadStatistics)(checkpoint, records, *options)
     where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
-    with where as measure:
-        summaries: list[Path] = []
+    with where as measure, ExitStack() as files:
 
-        def measured(parts: Iterable[Part]) -> Iterator[MeasuredPart]:
-            """Measure parts, and report how many texts are done, at which rate."""
+        def measured() -> Iterator[TextStatistics]:
+            """Measure all parts, and report how many texts are done, at which rate."""
             done, start, count = 0, time.monotonic(), corpus.rows
-            for one in measure(heads, parts):
-                done += len(one[1])
+            for one in measure(heads, in_parts):
+                done += len(one.numbers)
                 rate = done / max(1e-9, time.monotonic() - start)
-                share = None if count is None else (one[1][-1].number + 1) / count
+                share = None if count is None else (one.numbers[-1] + 1) / count
                 say(f"{done:,} {NOUNS[corpus.kind]}, {rate:,.0f} a second", share)
                 yield one
 
-        if out is None:
-            of_parts: Iterator[TextStatistics] = (one[2] for one in measured(enumerate(in_parts)))
-        else:
-            folder = _open_folder(Path(out), corpus, heads, resume=resume, force=force)
-            summaries = [folder.path / name for name in _SUMMARIES]
-            for path in summaries:
-                check_output(path, force=force or resume)
-            of_parts = _in_folder(folder, measured, enumerate(in_parts))
+        of_parts = measured()
+        if out is not None:
+            from attnviz.analyses.survey.store import written
+
+            with translated(Path(out), "written", "Choose another folder."):
+                Path(out).mkdir(parents=True, exist_ok=True)
+            of_parts = written(files.enter_context(atomic(Path(out, _TABLE))), heads, of_parts)
         device = checkpoint.device if checkpoint.device.type == "cuda" else "cpu"  # has float64
         totals = aggregate(
             of_parts, len(heads.heads), seed=seed, statistics=statistics, device=device
         )
         result = _result(totals, heads, results, corpus, groups)
-        for path in summaries:
-            save_result(result, path, force=force or resume)
+        if out is not None:
+            for name in _SUMMARIES:
+                save_result(result, Path(out, name), force=force)
     return result, heads, sample, results
 
 
@@ -262,46 +256,6 @@ def _confirmed(
         confirmations += confirmed
         checks += [] if check is None else [check]
     return confirmations, checks
-
-
-def _open_folder(
-    path: Path, corpus: TextCorpus | MediaCorpus, heads: HeadStatistics, **how: bool
-) -> Folder:
-    """Open the folder of a survey with these options, which change its numbers."""
-    from attnviz.analyses.survey.store import Folder
-
-    model = corpus.model
-    about = {
-        "model": model.name,
-        "weights": model.checkpoint.current_sha256(),
-        "dtype": str(model.module.dtype).removeprefix("torch."),
-        "truncate": corpus.truncate,
-        "seed": heads.seed,
-        "attnviz": version_of("attnviz"),
-        "statistics": [*heads.names],
-    }
-    folder = Folder(path, about, heads.heads, heads.names)
-    folder.open(**how)
-    return folder
-
-
-def _in_folder(
-    folder: Folder,
-    measure: Callable[[Iterable[Part]], Iterator[MeasuredPart]],
-    parts: Iterable[Part],
-) -> Iterator[TextStatistics]:
-    """Measure and write the parts that the folder lacks, then yield all of them."""
-    numbers: list[int] = []
-
-    def missing() -> Iterator[Part]:
-        for number, texts in parts:
-            numbers.append(number)
-            if not folder.has(number, texts):
-                yield number, texts
-
-    for number, texts, statistics in measure(missing()):
-        folder.write(number, texts, statistics)
-    yield from folder.read(len(numbers))
 
 
 def _result(

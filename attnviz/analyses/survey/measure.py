@@ -45,9 +45,8 @@ _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances 
 
 Attention: TypeAlias = "BatchedAttention | _SignedWeights"
 OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"
-Part: TypeAlias = tuple[int, Sequence[Any]]  # texts or media
-MeasuredPart: TypeAlias = "tuple[int, Sequence[Any], TextStatistics]"
-MeasureParts: TypeAlias = "Callable[[HeadStatistics, Iterable[Part]], Iterator[MeasuredPart]]"
+Parts: TypeAlias = Iterable[Sequence[Any]]  # texts or media
+MeasureParts: TypeAlias = "Callable[[HeadStatistics, Parts], Iterator[TextStatistics]]"
 Engine = Literal["local", "ray"]
 _AHEAD = 2  # parts that wait for each processor of a cluster
 # Ray would report the start of a cluster to its makers: nothing is sent unasked.
@@ -439,10 +438,9 @@ class MediaHeads(HeadStatistics):
 MEASURED_BY = {"linear": SignedHeadStatistics, "image": MediaHeads, "audio": MediaHeads}
 
 
-def measure_here(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[MeasuredPart]:
+def measure_here(heads: HeadStatistics, parts: Parts) -> Iterator[TextStatistics]:
     """Measure one part after the other, in this process."""
-    for number, texts in parts:
-        yield number, texts, heads.measure(texts)
+    return map(heads.measure, parts)
 
 
 @contextmanager
@@ -495,19 +493,18 @@ def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[Measure
             ray.shutdown()
 
 
-def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[MeasuredPart]:
+def _measure_on_ray(heads: HeadStatistics, parts: Parts) -> Iterator[TextStatistics]:
     import ray
 
     kind = "GPU" if heads.checkpoint.device.type == "cuda" else "CPU"
     task = ray.remote(max_retries=-1, num_cpus=1, num_gpus=int(kind == "GPU"))(_measure_part)
     # A reference in a list is passed on, and fetched by each worker.
     shared = [ray.put(pack(heads))]
-    running: deque[tuple[Part, ObjectRef[TextStatistics]]] = deque()
+    running: deque[ObjectRef[TextStatistics]] = deque()
 
-    def first() -> MeasuredPart:
-        part, reference = running.popleft()
+    def first() -> TextStatistics:
         try:
-            return *part, ray.get(reference)
+            return cast("TextStatistics", ray.get(running.popleft()))
         except ray.exceptions.RayTaskError as error:
             raise error.cause or error from None  # as a local run would raise it
 
@@ -515,7 +512,7 @@ def _measure_on_ray(heads: HeadStatistics, parts: Iterable[Part]) -> Iterator[Me
         processors = int(ray.cluster_resources().get(kind, 1))  # machines join and leave
         while len(running) >= _AHEAD * max(1, processors):
             yield first()
-        running.append((part, task.remote(shared, part[1])))
+        running.append(task.remote(shared, part))
     while running:
         yield first()
 

@@ -16,6 +16,7 @@ import attnviz
 from attnviz import InputError
 from attnviz.analyses.survey.corpus import TextCorpus
 from attnviz.analyses.survey.measure import HeadStatistics, pack, ray_cluster, unpack
+from attnviz.runtime import listening
 from tests.analyses.survey.english import sentences
 
 # Importing it takes seconds, in each process that collects tests.
@@ -45,32 +46,32 @@ def cluster(monkeypatch, light_path):
 
 def table(folder):
     """Return every value by sentence, head and statistic; check that each occurs once."""
-    whole = pq.read_table(folder / "parts")
+    whole = pq.read_table(folder / "texts.parquet")
     assert set(whole["sentence"].to_pylist()) == set(range(SENTENCES))
     keys = ["sentence", "stack", "layer", "head", "statistic"]
     assert whole.group_by(keys).aggregate([]).num_rows == whole.num_rows
     return whole
 
 
-def at_work(out, parts):
-    """Wait until so many parts are written and the next is begun; return those who measure."""
+def at_work(done, parts):
+    """Wait until so many parts are done and the next is begun; return those who measure."""
     end = time.monotonic() + 300
     while True:
         assert time.monotonic() < end
-        written = len(list((out / "parts").glob("*.parquet")))
+        finished = len(done)
         ours = {one.pid for one in psutil.Process().children(recursive=True)}
         every = [one for one in psutil.process_iter(["cmdline"]) if one.pid in ours]
         found = [one for one in every if "_measure_part" in " ".join(one.info["cmdline"] or ())]
-        if written >= parts and found:
-            assert written < PARTS
+        if finished >= parts and found:
+            assert finished < PARTS
             return found
         time.sleep(0.05)
 
 
-def deaths(cluster, out):
+def deaths(cluster, done):
     """Kill a worker and a node while a survey runs."""
-    at_work(out, parts=1)[-1].kill()
-    at_work(out, parts=2)
+    at_work(done, parts=1)[-1].kill()
+    at_work(done, parts=2)
     cluster.remove_node(cluster.second, allow_graceful=False)
 
 
@@ -78,8 +79,13 @@ def test_every_sentence_occurs_once_if_processes_die(cluster, model, tmp_path, m
     monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", SENTENCES // PARTS)
     texts, local, out = sentences(2000)[:SENTENCES], tmp_path / "local", tmp_path / "deaths"
     attnviz.survey(texts, model=model, out=local)
-    with ThreadPoolExecutor(1) as pool:
-        died = pool.submit(deaths, cluster, out)
+    done = set()  # of the parts that are measured, what is said of each
+
+    def hear(step, share):
+        done.update([step] if "a second" in step else [])
+
+    with ThreadPoolExecutor(1) as pool, listening(hear):
+        died = pool.submit(deaths, cluster, done)
         attnviz.survey(texts, model=model, out=out, engine="ray", address=cluster.address)
     assert died.result() is None
     assert table(out).to_pandas().equals(table(local).to_pandas())
