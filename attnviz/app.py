@@ -297,15 +297,15 @@ def serve(call: Call) -> int:
 
 @Command("doctor", None, "json")
 def doctor(call: Call) -> int:
-    """Say what works on this machine, what is missing, and how to install it.
+    """Say what works on this machine, and how to install what is missing.
 
-    Lists the versions, the devices, the models and the extras of attnviz.
+    Lists the versions, the devices and the extras of attnviz, and proves the default model.
 
     Exit code 3 means that attnviz cannot work here.
     """
     result = call.compute()
     if call.json:
-        _print_without_torch("DoctorResult", result.about())
+        _print_without_torch("DoctorResult", vars(result))
     else:
         terminal.wide_console().print(result)
     return 0 if result.works else ModelError.exit_code

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import json
+import os
 import platform
+import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import requires
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from attnviz.errors import printable
-from attnviz.models import BUNDLED, NAMED
 from attnviz.runtime import NOT_INSTALLED, Printed, version_of
 
 _EXTRAS = {
@@ -31,79 +29,55 @@ _EXTRAS = {
     "serve": "attnviz serve: the page with a line to type in",
     "models": "scripts/fetch_models.py, in a clone: the models with short names",
 }
-_GOOD, _ADVICE, _BROKEN = ("✓", "green"), ("–", "yellow"), ("✗", "bold red")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that attnviz uses."""
-
-    group: str  # "packages", "device", "models" or "extras"
-    name: str
-    found: str  # what is there, or what it is for
-    remedy: str = ""  # how to get it, in one line; empty if there is nothing to do
-    is_broken: bool = False  # whether attnviz cannot work without it
 
 
 @dataclass(frozen=True)
 class DoctorResult(Printed):
-    """What of attnviz works on this machine, what is missing, and how to install it.
-
-    Its `findings` are in groups: packages, device, models and extras.
+    """What of attnviz works on this machine, and how to install what is missing.
 
     Examples
     --------
-    >>> ray = Finding("extras", "ray", "", "pip install 'attnviz[survey]'")
-    >>> DoctorResult((ray,)).works  # as attnviz.doctor() returns it
-    True
+    >>> DoctorResult(True, "verified", {}, {"cpu": "8 cores"}, {}).devices  # as of attnviz.doctor()
+    {'cpu': '8 cores'}
     """
 
-    findings: tuple[Finding, ...]
-
-    @property
-    def works(self) -> bool:
-        """Whether all that attnviz cannot do without is there."""
-        return not any(finding.is_broken for finding in self.findings)
+    works: bool  # whether the default model runs and agrees
+    proof: str  # how far its attention agrees, or why it does not run
+    versions: dict[str, str]  # of attnviz, Python and each required package
+    devices: dict[str, str]  # those that torch finds
+    extras: dict[str, bool]  # whether all that an extra of attnviz adds is there
+    install: str = ""  # the command that installs what is missing
 
     @property
     def headline(self) -> str:
-        """Whether attnviz works here, and if not, because of what."""
+        """Whether attnviz works here, and if not, why."""
         if self.works:
             return "attnviz works on this machine."
-        broken = dict.fromkeys(one.name for one in self.findings if one.is_broken)
-        return f"attnviz cannot work on this machine: see {', '.join(broken)}."
-
-    def about(self) -> dict[str, Any]:
-        """Return everything as types of JSON."""
-        return {"works": self.works, "findings": [asdict(finding) for finding in self.findings]}
-
-    def __repr__(self) -> str:
-        return f"DoctorResult({self.headline!r}, {len(self.findings)} findings)"
+        return "attnviz does not work on this machine: see the proof."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for group, findings in itertools.groupby(self.findings, lambda finding: finding.group):
-            columns = Column(), Column(no_wrap=True), Column(overflow="fold")
-            table = Table.grid(*columns, padding=(0, 2, 0, 0))
-            for finding in findings:
-                mark = _BROKEN if finding.is_broken else _ADVICE if finding.remedy else _GOOD
-                text = Text(", ".join(map(printable, finding.found.split(", "))))
-                if finding.remedy:
-                    text.append(f"\n→ {printable(finding.remedy)}", "cyan")
-                table.add_row(Text(*mark), finding.name, text)
-            yield Text(group, "bold")
-            yield table
-            yield Text()
+        table = Table.grid(padding=(0, 2, 0, 0))
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        rows = {"versions": versions, **self.devices}
+        rows |= {
+            f"{'✓' if has else '–'} {name}": _EXTRAS[name] for name, has in self.extras.items()
+        }
+        for name, found in {**rows, "proof": self.proof}.items():
+            table.add_row(name, Text(found))
+        yield table
+        if self.install:
+            yield Text(f"Install what is missing: {self.install}", "cyan")
         yield Text(self.headline, "bold green" if self.works else "bold red")
 
 
 def doctor() -> DoctorResult:
-    """Say what of attnviz works on this machine, what is missing, and how to install it.
+    """Say what of attnviz works on this machine, and how to install what is missing.
 
     Returns
     -------
     DoctorResult
-        The versions of the packages, the devices, the models that are on this machine, and the
-        extras of attnviz. It prints as a list.
+        The versions of the packages, the devices, the extras of attnviz that are there, and whether
+        the attention of the default model agrees. It prints as a list.
 
     Examples
     --------
@@ -111,75 +85,54 @@ def doctor() -> DoctorResult:
     >>> attnviz.doctor().headline  # the result itself prints as a list
     'attnviz works on this machine.'
     """
-    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    versions, wanted = _installed("")
-    remedy = f"pip install {' '.join(wanted)}" if wanted else ""
-    is_broken = NOT_INSTALLED in versions
-    findings = [
-        Finding("packages", "attnviz", f"{version_of('attnviz')}, {system}"),
-        Finding("packages", "required", versions, remedy, is_broken=is_broken),
-        *_devices(),
-    ]
-    for model in (BUNDLED, *NAMED.values()):
-        found, remedy = f"in {model.folder}", ""
-        if not model.is_here:
-            found, remedy = "not on this machine", model.remedy
-        is_broken = bool(remedy) and model is BUNDLED
-        findings.append(Finding("models", model.name, found, remedy, is_broken=is_broken))
-    for extra, purpose in _EXTRAS.items():
-        versions, wanted = _installed(extra)
-        remedy = f"pip install 'attnviz[{extra}]'" if wanted else ""
-        found = purpose if wanted else f"{purpose} ({versions or 'not for this system'})"
-        findings.append(Finding("extras", extra, found, remedy))
-    return DoctorResult(tuple(findings))
-
-
-def _installed(extra: str) -> tuple[str, list[str]]:
-    """Return the versions of what attnviz requires here, or an extra adds, and what to install."""
     from packaging.requirements import Requirement
 
-    versions, wanted = [], []
+    system = f"{platform.python_version()} ({platform.system()} {platform.machine()})"
+    versions = {"attnviz": version_of("attnviz"), "Python": system}
+    wanted, missing = [], set()
     for one in map(Requirement, requires("attnviz") or ()):
-        applies = [one.marker is None or one.marker.evaluate({"extra": e}) for e in ("", extra)]
-        if applies == [not extra, True]:
-            version = version_of(one.name)
-            versions.append(f"{one.name} {version}")
-            if version == NOT_INSTALLED or not one.specifier.contains(version, prereleases=True):
-                wanted.append(f"'{one.name}{one.specifier}'")
-    return ", ".join(versions), wanted
+        version = version_of(one.name)
+        is_there = version != NOT_INSTALLED and one.specifier.contains(version, prereleases=True)
+        if one.marker is None or one.marker.evaluate({"extra": ""}):
+            versions[one.name] = version
+            wanted += [] if is_there else [f"'{one.name}{one.specifier}'"]
+        elif not is_there:
+            missing |= {extra for extra in _EXTRAS if one.marker.evaluate({"extra": extra})}
+    extras = {extra: extra not in missing for extra in _EXTRAS}
+    wanted += [f"'attnviz[{','.join(sorted(missing))}]'"] if missing else []
+    install = f"pip install {' '.join(wanted)}" if wanted else ""
+    devices, proof = _tried()
+    works = proof.startswith("verified")
+    return DoctorResult(works, proof, versions, devices, extras, install)
 
 
-def _print_devices() -> None:
-    """Print what is found of each device, and the remedy, as JSON; then import transformers."""
-    import json
-    import os
-    import shutil
-
-    import torch
-
-    devices = {"cpu": (f"{torch.get_num_threads()} of {os.cpu_count()} cores", "")}
-    for number in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(number)
-        devices[f"cuda:{number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB", ""
-    if len(devices) == 1 and shutil.which("nvidia-smi"):
-        remedy = "Update the NVIDIA driver, or install torch for CUDA: pytorch.org."
-        devices["cuda"] = f"torch for {torch.version.cuda or 'CPUs'} finds no GPU", remedy
-    print(json.dumps(devices), flush=True)
-    import transformers  # noqa: F401
-
-
-def _devices() -> list[Finding]:
-    """Import torch in another process, in which it, transformers or a driver may crash."""
-    script = f"{inspect.getsource(_print_devices)}\n{_print_devices.__name__}()"
+def _tried() -> tuple[dict[str, str], str]:
+    """Return the devices and the proof, from a process in which torch or a driver may crash."""
+    script = f"from {__name__} import _try_out; _try_out()"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     # -P keeps the modules of this folder out of its way.
     command = [sys.executable, "-P", "-W", "ignore", "-c", script]
-    done = subprocess.run(command, input="", capture_output=True, errors="replace", check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    findings = [Finding("device", n, *f) for line in lines for n, f in json.loads(line).items()]
-    if done.returncode:
-        name = "transformers" if lines else "torch"
-        said = (done.stderr.strip().splitlines() or [f"it ends with code {done.returncode}"])[-1]
-        remedy = f"Install it again: pip install --force-reinstall {name}"
-        broken = f"cannot be imported: {said}"
-        findings.append(Finding("device", name, broken, remedy, is_broken=True))
-    return findings
+    done = subprocess.run(command, env=environment, capture_output=True, errors="replace")
+    found: dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line) if line.startswith("{") else {}
+    said = done.stderr.strip().splitlines() or [f"it ends with code {done.returncode}"]
+    proof = found.pop("proof", f"the default model does not run: {printable(said[-1])}")
+    return found, proof
+
+
+def _try_out() -> None:
+    """Print the devices, then the proof of the default model, as JSON."""
+    import torch
+
+    devices = {"cpu": f"{torch.get_num_threads()} of {os.cpu_count()} cores"}
+    for number in range(torch.cuda.device_count()):
+        gpu = torch.cuda.get_device_properties(number)
+        devices[f"cuda:{number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB"
+    if len(devices) == 1 and shutil.which("nvidia-smi"):
+        devices["cuda"] = f"torch for {torch.version.cuda or 'CPUs'} finds no GPU. Update the "
+        devices["cuda"] += "NVIDIA driver, or install torch for CUDA: pytorch.org."
+    print(json.dumps(devices), flush=True)
+    import attnviz
+
+    print(json.dumps({"proof": attnviz.verify("the train left the station").summary()}))

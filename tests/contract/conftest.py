@@ -16,5 +16,5 @@ def _each_run_once():
     """Run a model once on the same texts, and load torch once for `doctor`."""
     with pytest.MonkeyPatch.context() as patch:
         share_runs(patch, Runs(), (corpus, reference))
-        patch.setattr(doctor, "_devices", cache(doctor._devices))
+        patch.setattr(doctor, "_tried", cache(doctor._tried))
         yield
