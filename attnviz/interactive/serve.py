@@ -11,12 +11,10 @@ import asyncio
 import contextlib
 import itertools
 import json
-import math
 import secrets
 import socket
 import sys
 import threading
-import time
 import traceback
 import warnings
 import webbrowser
@@ -25,10 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
-import h11
-import psutil
 import torch
 import uvicorn
 from starlette.applications import Starlette
@@ -41,7 +37,6 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from torch.overrides import TorchFunctionMode
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from attnviz.analyses.explain.compute import explain_tokens
 from attnviz.analyses.senses import bundled
@@ -61,7 +56,6 @@ from attnviz.runtime import listening, part, track
 T = TypeVar("T")
 _PAGE = Path(__file__).with_name("serve.html").read_text("utf-8")
 _STATIC = {"attnviz.live.js": "text/javascript", "attnviz.live.css": "text/css"}
-_PUBLIC = "/health"  # needs no token: its answer contains nothing that was typed
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -72,8 +66,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_RETRY = {"Retry-After": "5"}  # seconds
-_BODY_SECONDS = 10.0  # for a body to arrive; less than Connection.max_seconds, for the answer
+_MAX_OPEN = 128  # connections
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
@@ -120,7 +113,6 @@ class Site(AuthenticationBackend):
         self._cookie = f"attnviz-{port}"  # ports of a host share cookies
         self._token, self._token_once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._session = secrets.token_urlsafe(32)  # the value of the cookie
-        self._started = time.monotonic()
 
     def link(self, *, once: bool = False) -> str:
         """Return the link; `once` for the command line of a browser, which other users can read."""
@@ -132,7 +124,6 @@ class Site(AuthenticationBackend):
             Route("/", self._page),
             Route("/about", self._about),
             Route("/turn/{ticket}", self._turn),
-            Route(_PUBLIC, self._health),
             *(
                 Route(
                     f"/static/{name}", Response(static_file(name), media_type=kind), methods=["GET"]
@@ -150,7 +141,11 @@ class Site(AuthenticationBackend):
                 Middleware(TrustedHostMiddleware, allowed_hosts=self.names, www_redirect=False),
                 Middleware(AuthenticationMiddleware, backend=self, on_error=_refuse_access),
             ],
-            exception_handlers={AttnvizError: _refuse_input, Exception: _refuse_internal},
+            exception_handlers={
+                AttnvizError: _refuse_input,
+                ClientDisconnect: _refuse_input,  # nobody reads it
+                Exception: _refuse_internal,
+            },
         )
         app.router.redirect_slashes = False
         return app
@@ -163,7 +158,7 @@ class Site(AuthenticationBackend):
             raise AuthenticationError(
                 f"The request comes from another origin. Use the page at {self.origins[0]}."
             )
-        if path == _PUBLIC or _equal(conn.cookies.get(self._cookie, ""), self._session):
+        if _equal(conn.cookies.get(self._cookie, ""), self._session):
             return
         is_page = path == "/" and conn.scope["method"] == "GET"
         token = conn.query_params.get("token", "") if is_page else ""
@@ -184,8 +179,16 @@ class Site(AuthenticationBackend):
         generating = [
             name for name, model in self.handlers.models.items() if model.module.can_generate()
         ]
-        offered = {"words": sorted(bundled()), "generating": generating}
-        return JSONResponse({**offered, "max_generated": MAX_GENERATED, **self._limits()})
+        return JSONResponse(
+            {
+                "words": sorted(bundled()),
+                "models": list(self.handlers.models),
+                "generating": generating,
+                "max_generated": MAX_GENERATED,
+                "max_tokens": self.handlers.max_tokens,
+                "jobs": len(self.jobs.jobs),
+            }
+        )
 
     async def _turn(self, request: Request) -> Response:
         """Return a job's place in the queue and its progress; null once it has ended."""
@@ -193,27 +196,6 @@ class Site(AuthenticationBackend):
         if place := self.jobs.find(request.path_params["ticket"]):
             turn = {"ahead": place[0], "doing": place[1].step, "done": place[1].progress}
         return JSONResponse(turn)
-
-    async def _health(self, request: Request) -> Response:
-        """Return the state of the server, without any text that was typed."""
-        return JSONResponse(
-            {
-                "status": "ok",
-                "running": self.jobs.running,
-                "waiting": self.jobs.waiting,
-                "served": self.jobs.served,
-                "uptime_s": round(time.monotonic() - self._started, 1),
-                "memory_mb": psutil.Process().memory_info().rss // 10**6,
-                **self._limits(),
-            }
-        )
-
-    def _limits(self) -> dict[str, Any]:
-        return {
-            "models": list(self.handlers.models),
-            "max_tokens": self.handlers.max_tokens,
-            "time_limit_s": self.jobs.time_limit,
-        }
 
     def _endpoint(self, handler: Callable[[Query], Work]) -> Callable[..., Any]:
         """Return the endpoint of a handler; if the client disconnects, its job is cancelled."""
@@ -240,17 +222,11 @@ class Site(AuthenticationBackend):
         if content_type != "application/json":
             raise HTTPException(415, f"{content_type[:40]!r} is not read. Send application/json.")
         body, max_bytes = bytearray(), 2**16 + 16 * self.handlers.max_tokens
-        try:
-            async with asyncio.timeout(_BODY_SECONDS):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > max_bytes:
-                        message = f"The request has more than {max_bytes} bytes. Shorten the text."
-                        raise HTTPException(413, message)
-        except ClientDisconnect:
-            raise HTTPException(499, "The client has closed the connection.") from None
-        except TimeoutError:
-            raise HTTPException(408, "The request took too long to arrive. Try again.") from None
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                message = f"The request has more than {max_bytes} bytes. Shorten the text."
+                raise HTTPException(413, message)
         try:
             query = json.loads(body)
         except (ValueError, RecursionError):
@@ -285,49 +261,6 @@ def _equal(received: str, expected: str) -> bool:
     return secrets.compare_digest(received.encode("utf-8", "replace"), expected.encode())
 
 
-class Connection(H11Protocol):
-    """A connection whose client must send each request, headers and body, within a time limit.
-
-    If too many are open, the one that has waited longest for a request is closed, so that idle
-    clients cannot lock out others.
-    """
-
-    max_seconds: ClassVar[float] = 12.0
-    max_open: ClassVar[int] = 128
-
-    _timer: asyncio.TimerHandle | None = None  # runs while a request is to arrive
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request; if too many connections are open, close one."""
-        super().connection_made(transport)
-        self._update_timer()
-        all_connections = cast(set[Connection], self.connections)
-        is_open = [other for other in all_connections if not other.transport.is_closing()]
-        if len(is_open) > self.max_open:
-            since = {one: one._timer.when() if one._timer else math.inf for one in is_open}
-            min(since, key=since.__getitem__).transport.abort()
-
-    def handle_events(self) -> None:
-        """Handle what has arrived, which may complete a request, and wait for the next one."""
-        super().handle_events()
-        self._update_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timer."""
-        super().connection_lost(exc)
-        self._update_timer()
-
-    def _update_timer(self) -> None:
-        is_to_arrive = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
-        if is_to_arrive and not self.transport.is_closing():
-            self._timer = self._timer or self.loop.call_later(
-                self.max_seconds, self.transport.abort
-            )
-        elif self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
 class _Server(uvicorn.Server):
     """A server without logs, which cancels all jobs when it shuts down."""
 
@@ -336,8 +269,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 site.app(),
-                http=Connection,
-                backlog=Connection.max_open,
+                limit_concurrency=_MAX_OPEN,
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -434,25 +366,14 @@ class JobQueue:
 
     def __init__(self, max_waiting: int, time_limit: float) -> None:
         self.max_waiting, self.time_limit = max_waiting, time_limit
-        self.served = 0  # jobs that are done
-        self._jobs: list[Job] = []
+        self.jobs: list[Job] = []  # the one that runs, and those that wait
         self._lock = asyncio.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="attnviz")
         self._closing = False
 
-    @property
-    def running(self) -> int:
-        """The number of jobs that run: 0 or 1."""
-        return int(self._lock.locked())
-
-    @property
-    def waiting(self) -> int:
-        """The number of jobs that wait."""
-        return max(0, len(self._jobs) - self.running)
-
     def find(self, ticket: str) -> tuple[int, Job] | None:
         """Return the number of jobs before that of a ticket, and the job; None if there is none."""
-        return next((place for place in enumerate(self._jobs) if place[1].ticket == ticket), None)
+        return next((place for place in enumerate(self.jobs) if place[1].ticket == ticket), None)
 
     async def run(self, work: Callable[[], T], ticket: str = "") -> T:
         """Wait for the jobs before, do the work in a thread, and return its result.
@@ -461,12 +382,12 @@ class JobQueue:
         when it has ended. HTTPException 503: too many jobs wait, or the server is shutting down.
         504: the time is up.
         """
-        if len(self._jobs) > self.max_waiting:
+        if len(self.jobs) > self.max_waiting:
             message = "Too many requests wait for the model. Try again in a few seconds."
-            raise HTTPException(503, message, _RETRY)
-        closing = HTTPException(503, "The server is shutting down. Start it again.", _RETRY)
+            raise HTTPException(503, message)
+        closing = HTTPException(503, "The server is shutting down. Start it again.")
         job = Job(ticket)
-        self._jobs.append(job)
+        self.jobs.append(job)
         try:
             await self._lock.acquire()
             if self._closing:
@@ -481,14 +402,12 @@ class JobQueue:
                     f"The answer is not ready within {self.time_limit:g} s. Shorten the text, or "
                     "start the server with a higher --time-limit.",
                 )
-            result = running.result()
-            self.served += 1
-            return result
+            return running.result()
         except Cancelled:
             raise closing from None
         finally:
             job.cancelled.set()
-            self._jobs.remove(job)
+            self.jobs.remove(job)
 
     def _end(self, running: asyncio.Future[Any]) -> None:
         self._lock.release()
@@ -498,7 +417,7 @@ class JobQueue:
     def close(self) -> None:
         """Cancel all jobs."""
         self._closing = True
-        for job in self._jobs:
+        for job in self.jobs:
             job.cancelled.set()
 
     async def wait_closed(self) -> None:
