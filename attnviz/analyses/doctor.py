@@ -1,13 +1,10 @@
-"""Look at what attnviz uses on this machine. Torch is imported only in a process of its own."""
+"""Look at what attnviz uses on this machine."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from importlib.metadata import requires
 
@@ -15,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from attnviz.errors import printable
+from attnviz.errors import one_line
 from attnviz.runtime import NOT_INSTALLED, Printed, version_of
 
 _EXTRAS = {
@@ -101,38 +98,26 @@ def doctor() -> DoctorResult:
     extras = {extra: extra not in missing for extra in _EXTRAS}
     wanted += [f"'attnviz[{','.join(sorted(missing))}]'"] if missing else []
     install = f"pip install {' '.join(wanted)}" if wanted else ""
-    devices, proof = _tried()
+    devices, proof = _try_out()
     works = proof.startswith("verified")
     return DoctorResult(works, proof, versions, devices, extras, install)
 
 
-def _tried() -> tuple[dict[str, str], str]:
-    """Return the devices and the proof, from a process in which torch or a driver may crash."""
-    script = f"from {__name__} import _try_out; _try_out()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    # -P keeps the modules of this folder out of its way.
-    command = [sys.executable, "-P", "-W", "ignore", "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, errors="replace")
-    found: dict[str, str] = {}
-    for line in done.stdout.splitlines():
-        found |= json.loads(line) if line.startswith("{") else {}
-    said = done.stderr.strip().splitlines() or [f"it ends with code {done.returncode}"]
-    proof = found.pop("proof", f"the default model does not run: {printable(said[-1])}")
-    return found, proof
+def _try_out() -> tuple[dict[str, str], str]:
+    """Return the devices, and the proof of the default model."""
+    devices: dict[str, str] = {}
+    try:
+        import torch
 
+        import attnviz
 
-def _try_out() -> None:
-    """Print the devices, then the proof of the default model, as JSON."""
-    import torch
-
-    devices = {"cpu": f"{torch.get_num_threads()} of {os.cpu_count()} cores"}
-    for number in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(number)
-        devices[f"cuda:{number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB"
-    if len(devices) == 1 and shutil.which("nvidia-smi"):
-        devices["cuda"] = f"torch for {torch.version.cuda or 'CPUs'} finds no GPU. Update the "
-        devices["cuda"] += "NVIDIA driver, or install torch for CUDA: pytorch.org."
-    print(json.dumps(devices), flush=True)
-    import attnviz
-
-    print(json.dumps({"proof": attnviz.verify("the train left the station").summary()}))
+        devices["cpu"] = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
+        for number in range(torch.cuda.device_count()):
+            gpu = torch.cuda.get_device_properties(number)
+            devices[f"cuda:{number}"] = f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GB"
+        if len(devices) == 1 and shutil.which("nvidia-smi"):
+            devices["cuda"] = f"torch for {torch.version.cuda or 'CPUs'} finds no GPU. Update the "
+            devices["cuda"] += "NVIDIA driver, or install torch for CUDA: pytorch.org."
+        return devices, attnviz.verify("the train left the station").summary()
+    except Exception as error:  # of torch, transformers or a driver
+        return devices, f"the default model does not run: {one_line(error)}"
