@@ -276,7 +276,7 @@ def models(call: Call) -> int:
 @Command(
     "",
     None,
-    "model host port max_tokens time_limit open_browser",
+    "model port max_tokens time_limit open_browser",
     without="model device_map offload_folder processor special_tokens target_tokenizer tokenizer",
     loads=True,
 )
@@ -290,7 +290,7 @@ def serve(call: Call) -> int:
         require(package, "serve", "The server needs")
     from attnviz.interactive import serve
 
-    names = ("host", "port", "max_tokens", "time_limit", "open_browser")
+    names = ("port", "max_tokens", "time_limit", "open_browser")
     serve.run(call.given.get("model", []), call.load, **{name: call.given[name] for name in names})
     return 0
 

@@ -21,7 +21,6 @@ import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -67,7 +66,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _MAX_OPEN = 128  # connections
-_LOCAL = ("127.0.0.1", "localhost", "::1")
+_NAMES = ("127.0.0.1", "localhost")  # under which a browser reaches the server
 Query: TypeAlias = Mapping[str, Any]  # the JSON object of a request
 _MAX_SENTENCES = 64  # of a word
 _MAX_TOLD = 60  # occurrences that are written out
@@ -79,21 +78,16 @@ def run(
     models: Sequence[str],
     load: Callable[[str | None], Model],
     *,
-    host: str,
     port: int,
     max_tokens: int,
     time_limit: float,
     open_browser: bool,
 ) -> None:
     """Serve these models (by default the bundled one, `load(None)`) until a signal ends it."""
-    with _bind(host, port) as listener:
+    with _bind(port) as listener:
         handlers = Handlers(_load(models, load), max_tokens)
-        if host not in _LOCAL:
-            message = f"Whoever reaches {host} and has the link can use it."
-            warnings.warn(message, AttnvizWarning, stacklevel=2)
-        names = [f"[{name}]" if ":" in name else name for name in _names(host)]
         jobs = JobQueue(max_waiting=32, time_limit=time_limit)
-        site = Site(handlers, jobs, names, listener.getsockname()[1])
+        site = Site(handlers, jobs, listener.getsockname()[1])
         with contextlib.suppress(OSError):  # standard output may be closed
             served = ", ".join(handlers.models)
             print(f"{served}: open this link. Ctrl-C stops the server.", flush=True)
@@ -105,11 +99,11 @@ def run(
 
 
 class Site(AuthenticationBackend):
-    """The routes of one server, and access control; the link has the first of the host `names`."""
+    """The routes of one server, and access control."""
 
-    def __init__(self, handlers: Handlers, jobs: JobQueue, names: Sequence[str], port: int) -> None:
-        self.handlers, self.jobs, self.names = handlers, jobs, names
-        self.origins = [f"http://{name}:{port}" for name in names]
+    def __init__(self, handlers: Handlers, jobs: JobQueue, port: int) -> None:
+        self.handlers, self.jobs = handlers, jobs
+        self.origins = [f"http://{name}:{port}" for name in _NAMES]
         self._cookie = f"attnviz-{port}"  # ports of a host share cookies
         self._token, self._token_once = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._session = secrets.token_urlsafe(32)  # the value of the cookie
@@ -138,7 +132,7 @@ class Site(AuthenticationBackend):
         app = Starlette(
             routes=routes,
             middleware=[
-                Middleware(TrustedHostMiddleware, allowed_hosts=self.names, www_redirect=False),
+                Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES, www_redirect=False),
                 Middleware(AuthenticationMiddleware, backend=self, on_error=_refuse_access),
             ],
             exception_handlers={
@@ -290,15 +284,14 @@ class _Server(uvicorn.Server):
             await self._jobs.wait_closed()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _bind(port: int) -> socket.socket:
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family)
-    except (OSError, UnicodeError) as error:
-        reason = (getattr(error, "strerror", None) or "there is no such host").partition(" (while")
+        return socket.create_server((_NAMES[0], port))
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
         raise InputError(
-            f"The server cannot listen at {host}:{port}: {reason[0]}. Choose another --port (0 for "
-            "any that is free) or --host."
+            f"The server cannot listen at port {port}: {reason}. Choose another --port (0 for any "
+            "that is free)."
         ) from None
 
 
@@ -311,20 +304,6 @@ def _load(names: Sequence[str], load: Callable[[str | None], Model]) -> dict[str
             raise InputError(f"--model names {model.name} twice. Leave one out.")
         models[model.name] = model
     return models
-
-
-def _names(host: str) -> list[str]:
-    """Return the host names under which a browser may reach the server; the link has the first."""
-    if host in _LOCAL:
-        return list(dict.fromkeys((host, *_LOCAL)))
-    with contextlib.suppress(ValueError):
-        if ip_address(host).is_unspecified:  # every address of this machine
-            hostname = socket.gethostname().lower()
-            addresses: set[str] = set()
-            with contextlib.suppress(OSError):
-                addresses = {str(info[4][0]) for info in socket.getaddrinfo(hostname, None)}
-            return [hostname, *sorted(addresses), *_LOCAL]
-    return [host.lower()]
 
 
 class Cancelled(BaseException):

@@ -127,12 +127,6 @@ _FURTHER = (
         show_default="the bundled all-MiniLM-L6-v2",
     ),
     option(
-        "host",
-        str,
-        "Address to listen on. Any other lets other machines connect.",
-        default="127.0.0.1",
-    ),
-    option(
         "port", int, "Port to listen on. 0 takes any free port.", default=8765, min=0, max=65535
     ),
     option("max_tokens", int, "Most tokens of a text.", default=512, min=1),

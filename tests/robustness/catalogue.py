@@ -536,8 +536,6 @@ COMMANDS = {
         f"{_SERVE} {{taken}}", 2, "Address already in use", within="a port in use"
     ),
     "serve at a port of the system": typed(f"{_SERVE} 1", 2, "Permission denied", within="no root"),
-    "serve elsewhere": typed(f"{_SERVE} 0 --host 203.0.113.7", 2, "203.0.113.7"),
-    "serve at no host": typed(f"{_SERVE} 0 --host 'no host'", 2, "no host"),
     "serve no such model": typed("serve -m ./nowhere --port 0", 3, "./nowhere"),
     "serve one model twice": typed(f"{_SERVE} 0 -m ./tiny", 2, "names tiny twice"),
     "serve a model of images": typed("serve -m vit --port 0", 3, "one text"),

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from attnviz.interactive.serve import Cancelled, Handlers, JobQueue, Site, _names, _Server  # noqa: F401
+from attnviz.interactive.serve import Cancelled, Handlers, JobQueue, Site, _Server  # noqa: F401
 
 _LINK = re.compile(r"(http://\S+)/\?token=(\S+)")
 
@@ -101,7 +101,7 @@ def serving_in_thread(*models, max_tokens=64):
     """Yield a server in a thread of this process, which starts at once; then wait for its end."""
     handlers = Handlers({model.name: model for model in models}, max_tokens)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        site = Site(handlers, JobQueue(32, 120), _names("127.0.0.1"), listener.getsockname()[1])
+        site = Site(handlers, JobQueue(32, 120), listener.getsockname()[1])
         server = _Server(site)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
