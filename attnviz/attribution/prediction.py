@@ -162,22 +162,34 @@ class Choices:
         cls, model: Model, reading: Reading, other: TextSource, *, truncate: bool = False
     ) -> Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
+        media = reading.media
         with in_other_text():
-            _, source, _ = parse_source("explain", model, other, {})
-            second = encode_after(model, source, reading.bos, truncate=truncate).inputs
+            kind = media and ("image" if media.batch.waveform is None else "audio")
+            given: Any = {kind: other} if kind else {}
+            text = None if kind else other
+            _, source, _ = parse_source("explain", model, text, given, media=media is not None)
+            batch = encode_after(model, source, reading.bos, truncate=truncate)
         pooling = pooling_of(model.name, model.module)
+        both, base = (reading.inputs, batch.inputs), base_of(model.module)
+        if media is None:
+            lengths = [one["input_ids"].shape[1] for one in both]
+        else:
+            with restoring(model.module, None, seed=2), torch.no_grad():
+                lengths = [base(**one)[0].shape[1] for one in both]
+            begins = [axes[0].labels[:1] for axes in (media.batch.axes.get("image"),) if axes]
+            pooling = pooling or ("first" if begins == [("[CLS]",)] else None)
         notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
         every = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
-        both, base = (reading.inputs, second), base_of(model.module)
-        rows = [tuple(range(one["input_ids"].shape[1]))[every] for one in both]
+        rows = [tuple(range(length))[every] for length in lengths]
         most, length = embedded_tokens(model.module), max(map(len, rows))
         if length > most:
             notes.append(f"as an embedder the model reads {most} tokens, and here {length}")
         with restoring(model.module, None, seed=2):
             pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
         here, there = (normalize(vector, dim=0) for vector in pooled)
-        (text,) = source.texts or ("",)
-        known = spelled(model.checkpoint, text)[0], there
+        names = [one.name for one in source.pictures or source.sounds or ()]
+        name = names[0] if names else spelled(model.checkpoint, (source.texts or ("",))[0])[0]
+        known = name, there
         return cls(model, reading, "similarity", rows[0], (here @ there)[None], notes, known)
 
     @classmethod
@@ -190,7 +202,8 @@ class Choices:
         with restoring(module, None, seed=2), torch.no_grad():
             outputs = module(**inputs)
         output = outputs[0]
-        ids: list[int] = inputs["input_ids"][0].tolist()
+        media = reading.media is not None
+        ids: list[int] = [] if media else inputs["input_ids"][0].tolist()
         config: Any = module.config
         embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
         has_labels = output.shape[-1] == getattr(config, "num_labels", None)
@@ -201,6 +214,8 @@ class Choices:
             return cls(model, reading, "label", pieces[:1], output[0, pieces[0]], pieces=pieces)
         why = f"{model.name} does not label tokens. Leave it out."
         refuse_given(why, word=word)
+        if output.dim() == 2 and has_labels and media:
+            return cls(model, reading, "class", (0,), output[0])
         if output.dim() == 2 and has_labels:
             try:
                 with restoring(module):
@@ -215,14 +230,15 @@ class Choices:
         if output.dim() != 3 or embeddings is None:
             raise ModelError(
                 f"{model.name} has no head that predicts a token or a class. Use a model with one, "
-                "such as --model smollm2 (model='smollm2') or a classifier of texts."
+                "such as --model smollm2 (model='smollm2') or a classifier"
+                f"{', or compare it with another one (similar_to=).' * media or ' of texts.'}"
             )
         masked = tuple(row for row, token in enumerate(ids) if token == mask_id(model))
         if masked and not reading.stacks:
             note = f"the text has {len(masked)} mask tokens: the first is explained"
             notes = [note] if len(masked) > 1 else []
             return cls(model, reading, "masked token", masked[:1], output[0, masked[0]], notes)
-        if reading.stacks or reading.bos is not None or is_causal(model, inputs):
+        if reading.stacks or reading.bos is not None or media or is_causal(model, inputs):
             return cls(model, reading, "next token", (output.shape[1] - 1,), output[0, -1])
         token = getattr(model.tokenizer, "mask_token", None)
         todo = f"Write {token} for the word to predict."
@@ -236,6 +252,8 @@ class Choices:
     ) -> Choices:
         """Return what predicted the tokens of an answer, by logits (R, V) if they are known."""
         last = len(reading.tokens) - reading.stacks.source - 1
+        if reading.media is not None:
+            last = reading.inputs["decoder_input_ids"].shape[1] - 1
         if logits is None or len(logits) < len(tokens):
             with restoring(model.module, None, seed=2), torch.no_grad():
                 logits = model.module(**reading.inputs)[0][0, last + 1 - len(tokens) :]
@@ -354,7 +372,8 @@ class Choices:
         tokenizer: Any = self.model.checkpoint.target_tokenizer
         provenance = self.reading.result.provenance
         text = (provenance.target if self.reading.stacks else provenance.text) or ""
-        goes_on = self.kind == "next token" and text[-1:] not in ("", " ", "\n", "(", "“")
+        begins = ("", " ", "\n", "(", "“") if self.reading.media is None else ()
+        goes_on = self.kind == "next token" and text[-1:] not in begins
         typed = f" {choice}" if goes_on and not choice[0].isspace() else choice
         ids = [
             token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from attnviz.attribution.target import (
 from attnviz.capture.watch import model_errors
 from attnviz.errors import InputError, ModelError, did_you_mean
 from attnviz.inputs import Batch, Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs.image import find_grid
 from attnviz.inputs.text import spelled, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, special_flags
 from attnviz.models.pretrained import has_text_decoder
@@ -33,7 +35,69 @@ from attnviz.results.axis import Axis, TokenGroups, join_axes, join_parts, place
 from attnviz.results.text import READ_WITH, UNMEASURED
 from attnviz.runtime.libraries import silence_logs
 
+_MOST_WINDOWS, _SHORTEST, _STEP = 24, 0.2, 0.05  # of a sound, and seconds of one
+_MOST_TILES = 64  # of a picture
 SAME_PIECES = "Replace words by words with the same number of pieces"
+
+
+@dataclass(frozen=True, eq=False)
+class Media:
+    """A sound in windows of time, or a picture in tiles of patches.
+
+    edges : of the windows, in seconds, or of the rows and the columns of tiles, in pixels.
+    """
+
+    batch: Batch
+    edges: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def of(cls, model: Model, batch: Batch) -> Media:
+        """Divide a sound into about 24 windows at most, or a picture into 64 tiles at most."""
+        if batch.waveform is not None:
+            seconds = batch.waveform.seconds
+            length = max(_SHORTEST, _STEP * math.ceil(seconds / _MOST_WINDOWS / _STEP))
+            count = max(1, round(seconds / length))
+            return cls(batch, ((*(round(n * length, 2) for n in range(count)), seconds),))
+        pixels = batch.inputs.get("pixel_values")
+        if pixels is None or pixels.dim() != 4:
+            raise InputError(
+                f"{model.name} does not read a picture as pixel_values (1, 3, H, W), so it cannot "
+                "be explained by tiles. Choose a model such as ViT, DINOv2 or Swin."
+            )
+        sizes = pixels.shape[-2:]
+        grid = find_grid(model.module, batch.inputs) or sizes
+        sides = range(1, max(grid) + 1)  # patches of a tile
+        side = next(k for k in sides if math.prod(-(-n // k) for n in grid) <= _MOST_TILES)
+        edges = [[*range(0, n, side), n] for n in grid]
+        pairs = zip(edges, sizes, grid, strict=True)
+        return cls(batch, tuple(tuple(n * size / of for n in line) for line, size, of in pairs))
+
+    @property
+    def axis(self) -> Axis:
+        """The windows, or the tiles row by row."""
+        if len(self.edges) == 1:
+            tenths = all(round(10 * edge, 6).is_integer() for edge in self.edges[0][:-1])
+            ends = [f"{edge:.{1 if tenths else 2}f}" for edge in self.edges[0]]
+            labels = [f"{begin}–{end} s" for begin, end in itertools.pairwise(ends)]
+        else:
+            rows, columns = (range(len(edges) - 1) for edges in self.edges)
+            labels = [f"row {m}, column {n}" for m in rows for n in columns]
+        return Axis.plain(labels, special=[False] * len(labels))
+
+    def without(self, part: int, model: Model, source: Inputs) -> Mapping[str, Tensor]:
+        """Return what the model reads with silence, or the mean color, in place of a part."""
+        parts = [*itertools.product(*map(itertools.pairwise, self.edges))]
+        (begin, end), *across = parts[part]
+        if not across:
+            (sound,) = source.sounds or ()
+            samples = sound.samples.copy()
+            samples[round(begin * sound.rate) : round(end * sound.rate)] = 0
+            silenced = replace(source, sounds=[replace(sound, samples=samples)])
+            return encode(model.checkpoint, silenced, truncate=True).inputs
+        pixels: Tensor = self.batch.inputs["pixel_values"]
+        covered, (left, right) = pixels.clone(), map(round, across[0])
+        covered[..., round(begin) : round(end), left:right] = pixels.mean((-2, -1), keepdim=True)
+        return {**self.batch.inputs, "pixel_values": covered}
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +121,7 @@ class Reading:
     tokens: Axis  # its tokens
     stacks: Stacks  # of an encoder and a decoder
     source: Inputs  # the text as it was given
+    media: Media | None = None  # in place of a text
 
     def target(self, model: Model, readout: Readout) -> Target:
         """Return the text with what is read off the output."""
@@ -65,7 +130,8 @@ class Reading:
     def again(self, model: Model) -> AttentionResult:
         """Return the attention of the text, of which nothing was recorded."""
         with silence_logs():
-            (result,) = run(model.checkpoint, _as_ids(self.source, self.inputs), AttendOptions())
+            source = _as_ids(self.source, self.inputs) if self.media is None else self.source
+            (result,) = run(model.checkpoint, source, AttendOptions())
         return result
 
     def until(self, end: int) -> Reading:
@@ -117,6 +183,12 @@ def read(
     encoder–decoder in any case. how : as in `encode_begun`.
     """
     source = text if isinstance(text, Inputs) else parse_inputs(text)
+    if source.pictures or source.sounds:
+        batch = encode(model.checkpoint, source, truncate=truncate)
+        media = Media.of(model, batch)
+        result = Unrecorded.of(model.checkpoint, source, truncate=truncate)
+        rest = batch.details[0].notes, media.axis, Stacks(), source, media
+        return Reading(batch.inputs, result, token_groups(media.axis), None, None, *rest)
     inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate, **how)
     kinds = ["text"] if source.targets is None else batch.axes
     axes = [batch.axes[kind][0] for kind in kinds]

@@ -371,17 +371,23 @@ def attended(
 
 
 def parse_source(
-    reader: str, model: Model | Loadable | None, text: Any, source: Source, *, several: bool = False
+    reader: str,
+    model: Model | Loadable | None,
+    text: Any,
+    source: Source,
+    *,
+    several: bool = False,
+    media: bool = False,
 ) -> tuple[Model, Inputs, bool]:
     """Return a model of texts, what it reads, and whether this may be cut.
 
-    InputError, with the `reader`'s name, for an image or a sound, and for several texts unless they
-    may be read. A chat ends with a prompt for an answer if the model generates tokens.
+    InputError, with the `reader`'s name, for an image or a sound, unless `media` may be read, and
+    for `several` texts. A chat ends with a prompt for an answer if the model generates tokens.
     """
     keywords: dict[str, Any] = dict(source)
     for name in keywords.keys() - Source.__annotations__.keys() - {"target"}:
         raise TypeError(f"{reader}() got an unexpected keyword argument {name!r}")
-    for name in ("image", "audio", "sampling_rate", "target"):
+    for name in ("target", *(() if media else ("image", "audio", "sampling_rate"))):
         if keywords.pop(name, None) is not None:
             raise InputError(f"{reader} reads text only. Leave {name} out, or use attend.")
     truncate = true_or_false(keywords.pop("truncate", False), "truncate")
@@ -389,6 +395,8 @@ def parse_source(
     inputs = parse_inputs(text, generate=1, **keywords)  # which prompts a chat
     if inputs.several and not several:
         raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
+    if sum(one is not None for one in (inputs.texts, inputs.pictures, inputs.sounds)) > 1:
+        raise InputError(f"{reader} reads one text, one sound or one picture. Give one of them.")
     model = model if isinstance(model, Model) else load(model)
     model.checkpoint.expect_pretrained(reader)
     model = Model(model.checkpoint.reading(special_tokens).shadow())

@@ -146,7 +146,7 @@ def explain(
     generate = positive_number(generate, "generate")
     names = check_methods(methods)
     log = number == "log-probability"
-    model, source, truncate = parse_source("explain", model, text, inputs)
+    model, source, truncate = parse_source("explain", model, text, inputs, media=True)
     finish: Callable[[Target, Choices], ExplainResult] = partial(
         explain_prediction, reference=reference, methods=names
     )
@@ -158,6 +158,13 @@ def explain(
         parts: list[Any] = [groups] if is_one else [*groups]
         by = parts[0] if parts in (["sentence"], ["passage"]) else parts
         finish = partial(explain_by_parts, by=by)
+    has_media = bool(source.pictures or source.sounds)
+    if has_media:
+        why = "parts of the sound or of the picture are replaced. Leave it out, or explain a text."
+        chosen = names not in ((), ("partial-split",))
+        given = {"groups": groups, "word": word, "decoder": decoder, "methods": chosen}
+        refuse_given(why, reference=reference, **given)
+        finish = explain_media
     reads: dict[str, Any] = {"truncate": truncate, "record": groups is None}
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
@@ -174,7 +181,8 @@ def explain(
     else:
         why = f"{model.name} has no decoder that reads a text of its own. Leave it out."
         refuse_given(why, decoder=decoder)
-    as_answer = groups is not None and generate > 1
+    is_named = target is not against or not log
+    as_answer = (groups is not None or (has_media and not is_named)) and generate > 1
     if as_answer:
         why = "the whole answer is explained. Leave it out, or generate."
         refuse_given(why, target=target, against=against, number=not log)
@@ -268,17 +276,42 @@ def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> 
     same = {reading.sink, *([] if readout.is_pooled else [at])}
     if isinstance(by, str) and goes_on and not reading.stacks:
         same |= {*groups.positions[-1]}
-    unmeasured = tuple(n for n, rows in enumerate(groups.positions) if same & {*rows} or not rows)
-    others = [n for n, flag in enumerate(groups.special) if not flag and n not in unmeasured]
+    others = [n for n, rows in enumerate(groups.positions) if rows and not same & {*rows}]
+    others = [n for n in others if not groups.special[n]]
     changes = [one for one in available_interventions(model) if one not in ("knock-out", "replace")]
     change = changes[0] if is_changed else "knock-out"
     with tracing(model):
         numbers = site.outputs(1) if is_changed else knock_out(site, [()])  # with nothing hidden
         lost = intervene(site, [groups.positions[n] for n in others], [change], numbers)[change]
+    reading = replace(reading, groups=groups)
+    parts = "part" if isinstance(by, list) else by
+    return _of_parts(site, replace(choices, reading=reading), parts, change, numbers, lost, others)
+
+
+def explain_media(site: Target, choices: Choices) -> ExplainResult:
+    """Explain a prediction, or an answer, as `explain`, by replacing parts of a sound or image."""
+    media, source, readout = choices.reading.media, choices.reading.source, site.readout
+    assert media is not None
+    parts, change = ("tile", "cover") if media.batch.waveform is None else ("window", "silence")
+    others = [*range(len(choices.reading.tokens))]
+    with tracing(site.model):
+        numbers = site.outputs(1)
+        runs = [readout.run(media.without(n, site.model, source)) for n in track(others)]
+        lost = (numbers - torch.stack(runs)).double().cpu()
+    shown = {"edges": media.edges, "image": media.batch.image, "waveform": media.batch.waveform}
+    return replace(_of_parts(site, choices, parts, change, numbers, lost, others), **shown)
+
+
+def _of_parts(
+    site: Target, choices: Choices, parts: str, change: str, numbers: Tensor, lost: Tensor,
+    others: list[int],
+) -> ExplainResult:  # fmt: skip
+    """Return a result by the effects of `change` on some parts, (n, K, R)."""
+    reading, model, groups = choices.reading, site.model, choices.reading.groups
     by_part = partial(spread, words=others, count=len(groups.labels))
     effects, answer, by_answer = lost.mean(1), list[str](), None
-    if isinstance(readout, Answer):
-        answer, pieces = choices.words_of(readout.tokens)
+    if isinstance(site.readout, Answer):
+        answer, pieces = choices.words_of(site.readout.tokens)
         by_answer = by_part(sum_pieces(effects, pieces).T)
     ours, loaded, name, size = _outputs(site, choices, numbers)
     report = reading.result.agreement
@@ -287,18 +320,21 @@ def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> 
         report = check_hidden_runs(report, ours, loaded, effects, layers, size)
     if report.output is not None and not report.output.passed:  # how much rounding may add
         report = reading.again(model).agreement
+    what = {"window": "sound", "tile": "picture"}.get(parts, "text")
+    unmeasured = (n for n in range(len(groups.labels)) if n not in others and not groups.special[n])
     return ExplainResult(
         **_describe(site, choices, groups, numbers.sum().item(), answer),
         baseline=math.nan,
-        unmeasured=unmeasured,
-        reference=f"the same text, where one part is {CHANGES[change][1]}",
+        unmeasured=tuple(unmeasured),
+        reference=f"the same {what}, where one {'part' if what == 'text' else parts} is "
+        f"{CHANGES[change][1]}",
         decomposition=None,
         causal={change: by_part(effects.sum(-1))},
         replacements=torch.empty(0, len(groups.labels), dtype=torch.float64),
         notes=(*choices.notes, *(note.removesuffix(UNMEASURED) for note in reading.notes)),
         agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
         provenance=reading.result.provenance,
-        parts="part" if isinstance(by, list) else by,
+        parts=parts,
         by_answer=by_answer,
     )
 
@@ -421,20 +457,29 @@ def _write(
 ) -> _Written:
     """Let the model write tokens, if there are more to write than the one that is explained."""
     checkpoint, name = model.checkpoint, "decoder_input_ids"
-    if source.targets is None:
+    has_media = bool(source.pictures or source.sounds)
+    writes = has_media and has_text_decoder(model.module) and model.module.can_generate()
+    if has_media and not writes:
+        if count == 1:
+            return _Written(source)
+        raise InputError(f"{model.name} does not generate tokens. Leave out --generate (generate=).")
+    if source.targets is None and not writes:
         if count == 1:
             return _Written(source)
         how = ". Leave out --generate (generate=), or use a causal language model."
         _expect_generator(model, how)
         name = "input_ids"
-    inputs = encode_begun(model, source, truncate=truncate)[1].inputs
-    before: list[int] = inputs[name][0].tolist()
+    begun = replace(source, generate=1)  # by the model itself, if it reads a sound or a picture
+    batch = encode(checkpoint, begun, truncate=truncate) if writes else None
+    inputs = (batch or encode_begun(model, source, truncate=truncate)[1]).inputs
+    before: list[int] = [] if writes else inputs[name][0].tolist()
     expect_tokens_left(checkpoint, len(before), count)
-    if count == 1:
+    if count == 1 and not writes:
         return _Written(source)
     tokenizer = checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
     written = generate_greedily(model.module, inputs, count, tokenizer)
+    before = before or written.ids[: written.prompt].tolist()
     new: list[int] = written.ids.tolist()[len(before) :]
     words = [token not in tokenizer.all_special_ids for token in new]
     if as_answer:  # which may end before
@@ -448,9 +493,10 @@ def _write(
         )
     ids = [*before, *new[:-1]]
     read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
-    wrote = () if as_answer else (f"the model wrote “{read[len(start) :].strip()}”",)
+    is_told = as_answer or len(new) == 1
+    wrote = () if is_told else (f"the model wrote “{read[len(start) :].strip()}”",)
     logits, notes = written.logits, (*wrote, *written.notes)
-    if source.targets is None:
+    if source.targets is None and not writes:
         return _Written(source, new[:-1], new, logits, notes)
     source = replace(source, targets=[TokenIds(tuple(ids), shifted=True)])
     return _Written(source, None, new, logits, notes)

@@ -17,8 +17,8 @@ from attnviz.attribution import ranking
 from attnviz.attribution.decomposition import Decomposition
 from attnviz.attribution.ranking import Shown, WordResult
 from attnviz.errors import InputError
-from attnviz.results import AgreementReport, Provenance
-from attnviz.results.base import Columns, Rules, described, doc, documented, proof
+from attnviz.results import AgreementReport, Provenance, Waveform
+from attnviz.results.base import Columns, Rules, described, doc, documented, is_image, proof
 from attnviz.results.text import dim, literal, numbered, percent, plain_table, signed
 
 SPLIT = "split"  # the name of the contributions among the methods
@@ -30,6 +30,8 @@ CHANGES = {
     "knock-out": ("Hiding", "hidden from all others in every softmax attention (knock-out)"),
     "mask": ("Masking", "masked"),
     "delete": ("Deleting", "deleted"),
+    "silence": ("Silencing", "replaced by silence"),
+    "cover": ("Covering", "covered with the mean color of the picture"),
 }
 UNITS = {
     "difference": "logits", "log-probability": "nats", "logit": "logits",
@@ -118,7 +120,8 @@ class ExplainResult(WordResult):
     )
 
     parts: str | None = doc(
-        'What stands in place of words: "sentence", "passage" or "part"; None for words.',
+        'What stands in place of words: "sentence", "passage", "part", "window" of a sound or '
+        '"tile" of a picture; None for words.',
         later="0.2",
         default=None,
     )
@@ -134,6 +137,16 @@ class ExplainResult(WordResult):
         later="0.2",
         default=None,
     )
+    edges: tuple[tuple[float, ...], ...] = doc(
+        "Where windows begin, and where the last one ends, in seconds; or the same of the rows and "
+        "of the columns of tiles, in pixels of `image`. Empty for a text.",
+        later="0.2",
+        default=(),
+    )
+    image: Tensor | None = doc(
+        "(H, W, 3) uint8, the picture as the model reads it.", later="0.2", default=None
+    )
+    waveform: Waveform | None = doc("The outline of the sound.", later="0.2", default=None)
 
     def _rules(self) -> Rules:
         W, T = len(self.words), len(self.tokens)
@@ -150,6 +163,9 @@ class ExplainResult(WordResult):
         yield "a number of each word", all(numbers.shape == (W,) for numbers in by_word)
         shape = (0, W) if self.by_answer is None else self.by_answer.shape
         yield "numbers of each word of the answer", shape == (len(self.answer), W)
+        yield "an image of bytes", is_image(self.image)
+        parts = math.prod(len(line) - 1 for line in self.edges)
+        yield "edges of each window or tile", not self.edges or parts == W
         yield "a probability of each top choice", len(self.top) == len(self.top_probabilities)
 
     def __repr__(self) -> str:
@@ -292,6 +308,8 @@ class ExplainResult(WordResult):
     def name(self, index: int) -> str:
         """Return a word, or a part, as a sentence names it."""
         word = f"“{literal(self.names[index], _LONGEST)}”"
+        if self.edges:
+            return f"{self.words[index]} of the {'picture' if self.parts == 'tile' else 'sound'}"
         return f"{self.parts} {index + 1}" if self.parts else word
 
     @property
