@@ -27,6 +27,7 @@ from attnviz.attribution.reference import Reference, encode_begun, make_referenc
 from attnviz.attribution.target import Target, base_of, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
+from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
 from attnviz.inputs import Inputs, encode, expect_one_text, parse_inputs
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
@@ -294,7 +295,7 @@ def explain_media(site: Target, choices: Choices) -> ExplainResult:
     assert media is not None
     parts, change = ("tile", "cover") if media.batch.waveform is None else ("window", "silence")
     others = [*range(len(choices.reading.tokens))]
-    with tracing(site.model):
+    with restoring(site.model.module, None, seed=2):  # as it was loaded
         numbers = site.outputs(1)
         runs = [readout.run(media.without(n, site.model, source)) for n in track(others)]
         lost = (numbers - torch.stack(runs)).double().cpu()
