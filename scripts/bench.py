@@ -263,5 +263,19 @@ def passages(
     show(evaluate(model, prompts, scored=scored, store=store), model, Console())
 
 
+@app.command()
+def windows(
+    model: str = "whisper-tiny.en",
+    sentences: Annotated[int, typer.Option(min=1, help="Sentences that espeak-ng speaks.")] = 24,
+    store: Annotated[
+        Path | None, typer.Option(help="JSON lines, one a sentence: goes on from there.")
+    ] = None,
+) -> None:
+    """Find where each written word is spoken, by `explain` of a sound and by cross-attention."""
+    from faithfulness.windows import evaluate, show
+
+    show(evaluate(model, sentences, store=store), model, Console())
+
+
 if __name__ == "__main__":
     app()

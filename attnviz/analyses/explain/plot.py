@@ -12,6 +12,7 @@ import torch
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 
 from attnviz.analyses.explain.result import CHANGES, SPLIT, ExplainResult
 from attnviz.analyses.maps.result import AttentionMap
@@ -32,6 +33,7 @@ _ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with 
 _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
+_OUTLINE, _LARGEST_IMAGE = 0.3, 2.6
 _Shown: TypeAlias = tuple[str, str, "list[Word]", list[Bar]]  # title, sentences, words, scales
 
 
@@ -60,6 +62,10 @@ def explain(
     with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, result.finding, page.room) + _GAP
+        if result.edges:
+            draw = _draw_windows if len(result.edges) == 1 else _draw_tiles
+            end = draw(page, result, top)
+            return page.finish(end + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
         if result.parts:
             end = _draw_parts(page, result, top)
             return page.finish(end + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
@@ -77,11 +83,10 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     if result.parts:
         what = "word of the answer" if result.answer else "prediction"
         change = CHANGES[next(iter(result.causal))][1]
-        parts += [
-            f"colors: {result.unit} that each {what} loses if a {result.parts} is {change}",
-            f"{result.parts}s with the same fact can replace each other",
-        ]
-        if len(result.sources) > _MOST_PARTS:
+        parts.append(f"colors: {result.unit} that each {what} loses if a {result.parts} is {change}")
+        if not result.edges:
+            parts.append(f"{result.parts}s with the same fact can replace each other")
+        if len(result.sources) > _MOST_PARTS and not result.edges:
             parts.append(f"the {_MOST_PARTS} strongest of {len(result.words)} {result.parts}s")
     elif result.causal:
         changes = ", ".join(result.causal)
@@ -213,6 +218,68 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
     high = f"{end} {result.unit}, raises {result.question}"
     bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
     return cells.draw_scales(page, [bar], (page.left, page.right), top + _ROW * len(shown) + 0.08)
+
+
+def _draw_windows(page: Page, result: ExplainResult, top: float) -> float:
+    """Draw the outline of the sound, and below it words × windows; return the lower edge."""
+    (edges,), waveform = result.edges, result.waveform
+    assert waveform is not None
+    table = result.effect[None] if result.by_answer is None else result.by_answer
+    norm = signed_norm([4 * result.least, *table.flatten().tolist()])
+    words = [literal(word, 20) for word in result.answer or (result.target,)]
+    left = page.left + page.ruler.widest(words, SMALL_SIZE) + 0.06
+    wide, tall = page.right - left, _ROW * len(words)
+    outline = page.axes(left, top, wide, _OUTLINE, bare=True)
+    seconds = np.linspace(0, waveform.seconds, len(waveform.extremes))
+    outline.fill_between(seconds, *waveform.extremes.T.numpy(), color=theme().muted, linewidth=0.3)
+    outline.set_xlim(0, edges[-1])
+    top += _OUTLINE + 0.04
+    ax = page.axes(left, top, wide, tall)
+    across, down = np.array(edges), np.arange(len(words) + 1.0)
+    cells.draw_cells(ax, table, theme().values, norm, edges=(down, across))
+    ax.set_xticks(ticks := MaxNLocator(12).tick_values(0, edges[-1]), [f"{x:g}" for x in ticks])
+    ax.set_xlim(0, edges[-1])
+    ax.tick_params(axis="x", length=2, labelsize=SMALL_SIZE)
+    row, first = result.peak or (0, result.strongest)
+    for n, word in enumerate(words):
+        look = ("bold", theme().ink) if n == row and first is not None else ("normal", theme().muted)
+        middle = top + (n + 0.5) * _ROW
+        page.write(left - 0.05, middle, [word], weight=look[0], color=look[1], align="right", va="center_baseline")
+    if first is not None:
+        cells.frame(ax, (edges[first], row), (edges[first + 1] - edges[first], 1))
+        outline.axvspan(edges[first], edges[first + 1], fill=False, edgecolor=theme().claim)
+    end = signed(float(norm.vmax or 0.0))
+    high = f"{end} {result.unit}, raises {'the word' if result.answer else result.question}"
+    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
+    top = page.write(page.left, top + tall + 0.16, ["seconds"], color=theme().muted)
+    return cells.draw_scales(page, [bar], (left, page.right), top - 0.09)
+
+
+def _draw_tiles(page: Page, result: ExplainResult, top: float) -> float:
+    """Draw the picture, and beside it the effect of each tile on it; return the lower edge."""
+    rows, columns = map(np.array, result.edges)
+    image, norm = result.image, signed_norm([4 * result.least, *result.effect.tolist()])
+    assert image is not None
+    side = min(_LARGEST_IMAGE, (page.room - _GAP) / 2)
+    tall, box = side * rows[-1] / columns[-1], (0, columns[-1], rows[-1], 0)
+    brightness = (image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
+    for left, is_effect in ((page.left, False), (page.left + side + _GAP, True)):
+        ax = page.axes(left, top, side, tall)
+        if is_effect:
+            table = result.effect.reshape(len(rows) - 1, -1)
+            cells.draw_cells(ax, table, theme().values, norm, lines=False, edges=(rows, columns))
+        shadow = np.dstack([np.zeros_like(image), 0.4 * (1 - brightness)])
+        ax.imshow(shadow if is_effect else image.numpy(), extent=box, aspect="auto", zorder=2)
+        ax.set(xticks=[], yticks=[], xlim=(0, columns[-1]), ylim=(rows[-1], 0))
+        ax.spines[:].set_visible(False)
+        if (first := result.strongest) is not None:
+            m, n = divmod(first, len(columns) - 1)
+            size = columns[n + 1] - columns[n], rows[m + 1] - rows[m]
+            cells.frame(ax, (columns[n], rows[m]), size)
+    end = signed(float(norm.vmax or 0.0))
+    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), ""
+    bar = (*bar[:2], f"{end} {result.unit}, raises {result.question}")
+    return cells.draw_scales(page, [bar], (page.left, page.right), top + tall + 0.08)
 
 
 def _ranked(result: ExplainResult, scores: torch.Tensor) -> list[int]:

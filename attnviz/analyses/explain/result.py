@@ -313,9 +313,21 @@ class ExplainResult(WordResult):
         return f"{self.parts} {index + 1}" if self.parts else word
 
     @property
+    def peak(self) -> tuple[int, int] | None:
+        """The word of an answer, and the window, with the largest effect; None for other parts."""
+        if self.parts != "window" or self.by_answer is None or self.by_answer.max() < self.least:
+            return None
+        word, window = divmod(int(self.by_answer.argmax()), len(self.words))
+        return word, window
+
+    @property
     def headline(self) -> str:
         """The finding in one sentence: the word with the largest measured effect."""
         question, part = self.question, self.parts or "word"
+        if self.peak is not None:
+            word, window = self.peak
+            answered = literal(numbered(self.answer)[word], _LONGEST)
+            return f"{self.name(window)} raises “{answered}” most"
         if not self.sources:
             return f"The text is too short to explain {question} by its {part}s"
         if self._effects[:, self.sources].abs().max() < self.least:
@@ -345,6 +357,13 @@ class ExplainResult(WordResult):
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {self.share}." if has_share else "."
         first, along = self.strongest, (self._sign * self.effect).tolist()
+        if self.peak is not None and self.by_answer is not None:
+            lost, name = self.by_answer[self.peak[0]], literal(numbered(self.answer)[self.peak[0]])
+            numbers, places = lost.topk(min(2, len(lost)))
+            text += f" Silencing the window lowers that of “{name}” by {signed(float(numbers[0]))}"
+            if len(lost) == 1:
+                return f"{text} nats."
+            return f"{text} nats; the next, {self.words[places[1]]}, by {signed(float(numbers[1]))}."
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
             doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
@@ -411,6 +430,7 @@ class ExplainResult(WordResult):
             **described(self, "probability reference special stacks unmeasured total positions"),
             **described(self, "completeness_error rank_correlations"),
             **(described(self, "parts answer") if self.parts else {}),
+            **(described(self, "edges") if self.edges else {}),
             "top": dict(zip(self.top, self.top_probabilities, strict=True)),
             **proof(self),
         }
@@ -418,6 +438,8 @@ class ExplainResult(WordResult):
     def columns_of_table(self) -> Columns:
         """Return one row for each word."""
         columns: Columns = {"position": list(range(len(self.words))), "word": list(self.words)}
+        if self.parts == "window":
+            columns |= {"begin": list(self.edges[0][:-1]), "end": list(self.edges[0][1:])}
         if self.stacks:
             columns["stack"] = list(self.stacks)
         for name, numbers in self._quantities():
