@@ -187,7 +187,7 @@ class Choices:
         with restoring(model.module, None, seed=2):
             pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
         here, there = (normalize(vector, dim=0) for vector in pooled)
-        names = [one.name for one in source.pictures or source.sounds or ()]
+        names = [one.name.partition(" (")[0] for one in source.pictures or source.sounds or ()]
         name = names[0] if names else spelled(model.checkpoint, (source.texts or ("",))[0])[0]
         known = name, there
         return cls(model, reading, "similarity", rows[0], (here @ there)[None], notes, known)

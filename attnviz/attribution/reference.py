@@ -186,7 +186,8 @@ def read(
     if source.pictures or source.sounds:
         batch = encode(model.checkpoint, source, truncate=truncate)
         media = Media.of(model, batch)
-        result = Unrecorded.of(model.checkpoint, source, truncate=truncate)
+        known = Unrecorded.of(model.checkpoint, source, truncate=truncate)
+        result = replace(known, provenance=replace(known.provenance, target=None))
         rest = batch.details[0].notes, media.axis, Stacks(), source, media
         return Reading(batch.inputs, result, token_groups(media.axis), None, None, *rest)
     inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate, **how)

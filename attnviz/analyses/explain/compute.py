@@ -299,8 +299,7 @@ def explain_media(site: Target, choices: Choices) -> ExplainResult:
         numbers = site.outputs(1)
         runs = [readout.run(media.without(n, site.model, source)) for n in track(others)]
         lost = (numbers - torch.stack(runs)).double().cpu()
-    shown = {"edges": media.edges, "image": media.batch.image, "waveform": media.batch.waveform}
-    return replace(_of_parts(site, choices, parts, change, numbers, lost, others), **shown)
+    return _of_parts(site, choices, parts, change, numbers, lost, others)
 
 
 def _of_parts(
@@ -308,7 +307,8 @@ def _of_parts(
     others: list[int],
 ) -> ExplainResult:  # fmt: skip
     """Return a result by the effects of `change` on some parts, (n, K, R)."""
-    reading, model, groups = choices.reading, site.model, choices.reading.groups
+    reading, model = choices.reading, site.model
+    groups, media = reading.groups, reading.media
     by_part = partial(spread, words=others, count=len(groups.labels))
     effects, answer, by_answer = lost.mean(1), list[str](), None
     if isinstance(site.readout, Answer):
@@ -337,6 +337,9 @@ def _of_parts(
         provenance=reading.result.provenance,
         parts=parts,
         by_answer=by_answer,
+        edges=media.edges if media else (),
+        image=media.batch.image if media else None,
+        waveform=media.batch.waveform if media else None,
     )
 
 

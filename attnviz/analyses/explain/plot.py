@@ -33,7 +33,7 @@ _ROW, _NUMBERED = 0.17, 0.24  # a row of the table, and the narrowest cell with 
 _NARROWEST, _FEWEST = 0.2, 3  # a cell, and words of a table
 _RHO = 1.08  # the column of rank correlations
 _GAP = 0.14
-_OUTLINE, _LARGEST_IMAGE = 0.3, 2.6
+_OUTLINE, _LARGEST_IMAGE = 0.3, 3.5
 _Shown: TypeAlias = tuple[str, str, "list[Word]", list[Bar]]  # title, sentences, words, scales
 
 
@@ -237,7 +237,8 @@ def _draw_windows(page: Page, result: ExplainResult, top: float) -> float:
     ax = page.axes(left, top, wide, tall)
     across, down = np.array(edges), np.arange(len(words) + 1.0)
     cells.draw_cells(ax, table, theme().values, norm, edges=(down, across))
-    ax.set_xticks(ticks := MaxNLocator(12).tick_values(0, edges[-1]), [f"{x:g}" for x in ticks])
+    ticks = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(0, edges[-1])
+    ax.set_xticks(ticks, [f"{x:g} s" for x in np.round(ticks, 3)])
     ax.set_xlim(0, edges[-1])
     ax.tick_params(axis="x", length=2, labelsize=SMALL_SIZE)
     row, first = result.peak or (0, result.strongest)
@@ -251,8 +252,7 @@ def _draw_windows(page: Page, result: ExplainResult, top: float) -> float:
     end = signed(float(norm.vmax or 0.0))
     high = f"{end} {result.unit}, raises {'the word' if result.answer else result.question}"
     bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
-    top = page.write(page.left, top + tall + 0.16, ["seconds"], color=theme().muted)
-    return cells.draw_scales(page, [bar], (left, page.right), top - 0.09)
+    return cells.draw_scales(page, [bar], (left, page.right), top + tall + 0.24)
 
 
 def _draw_tiles(page: Page, result: ExplainResult, top: float) -> float:
@@ -277,8 +277,8 @@ def _draw_tiles(page: Page, result: ExplainResult, top: float) -> float:
             size = columns[n + 1] - columns[n], rows[m + 1] - rows[m]
             cells.frame(ax, (columns[n], rows[m]), size)
     end = signed(float(norm.vmax or 0.0))
-    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), ""
-    bar = (*bar[:2], f"{end} {result.unit}, raises {result.question}")
+    high = f"{end} {result.unit}, raises {result.question}"
+    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
     return cells.draw_scales(page, [bar], (page.left, page.right), top + tall + 0.08)
 
 
