@@ -16,7 +16,7 @@ from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, did_you_mean, refuse_given
 from attnviz.inputs.text import spelled
-from attnviz.inputs.tokens import TextSource, decode
+from attnviz.inputs.tokens import decode
 from attnviz.models.pretrained import embedded_tokens, pooling_of
 from attnviz.pipeline.attend import Model, parse_source
 from attnviz.results.axis import locate
@@ -158,9 +158,7 @@ class Choices:
     spans: Tensor | None = None  # the spans that may answer a question, as in `Span`
 
     @classmethod
-    def like(
-        cls, model: Model, reading: Reading, other: TextSource, *, truncate: bool = False
-    ) -> Choices:
+    def like(cls, model: Model, reading: Reading, other: Any, *, truncate: bool = False) -> Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
         media = reading.media
         with in_other_text():

@@ -89,7 +89,7 @@ class Media:
         parts = [*itertools.product(*map(itertools.pairwise, self.edges))]
         (begin, end), *across = parts[part]
         if not across:
-            (sound,) = source.sounds or ()
+            (sound,) = source.sounds or []
             samples = sound.samples.copy()
             samples[round(begin * sound.rate) : round(end * sound.rate)] = 0
             silenced = replace(source, sounds=[replace(sound, samples=samples)])
@@ -187,9 +187,9 @@ def read(
         batch = encode(model.checkpoint, source, truncate=truncate)
         media = Media.of(model, batch)
         known = Unrecorded.of(model.checkpoint, source, truncate=truncate)
-        result = replace(known, provenance=replace(known.provenance, target=None))
+        known = replace(known, provenance=replace(known.provenance, target=None))
         rest = batch.details[0].notes, media.axis, Stacks(), source, media
-        return Reading(batch.inputs, result, token_groups(media.axis), None, None, *rest)
+        return Reading(batch.inputs, known, token_groups(media.axis), None, None, *rest)
     inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate, **how)
     kinds = ["text"] if source.targets is None else batch.axes
     axes = [batch.axes[kind][0] for kind in kinds]

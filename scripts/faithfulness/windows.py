@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.speech import SPEEDS, VOICES, sentences
 from real_models.speech import Speech, speak
 from rich.console import Console
 from rich.progress import track
@@ -26,7 +27,6 @@ from torch import Tensor
 
 import attnviz
 from attnviz.capture.watch import restoring
-from benchmarks.speech import SPEEDS, VOICES, sentences
 
 ATTENTION = ("all heads", "alignment heads")
 WAYS = ("explain", *ATTENTION, "chance")
@@ -83,9 +83,7 @@ def judge(model: attnviz.Model, text: str, number: int) -> dict[str, Any]:
     """Explain one spoken sentence; return whether each way is right, for each word."""
     voice, speed = VOICES[number % len(VOICES)], SPEEDS[number % len(SPEEDS)]
     speech = speak(text, voice=voice, words_per_minute=speed)
-    why = attnviz.explain(
-        audio=speech.samples, sampling_rate=speech.rate, generate=40, model=model
-    )
+    why = attnviz.explain(audio=speech.samples, sampling_rate=speech.rate, generate=40, model=model)
     (edges,) = why.edges
     assert why.by_answer is not None
     tables = {"explain": why.by_answer, **attention_of(model, speech, why.answer, edges)}

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal, Unpack
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from attnviz.agreement import check_hidden_runs, check_hidden_states
@@ -53,7 +54,7 @@ def explain(
     target: str | None = None,
     against: str | None = None,
     word: str | None = None,
-    similar_to: TextSource | None = None,
+    similar_to: TextSource | Image.Image | None = None,
     groups: str | Sequence[str] | None = None,
     number: Literal["log-probability", "logit"] = "log-probability",
     reference: TextSource | None = None,
@@ -82,8 +83,9 @@ def explain(
     word : str, optional
         Of a model that labels each token: the word whose label is explained, as in `shift`. The
         target is the label.
-    similar_to : str, ids, BatchEncoding or messages, optional
-        Another text. The cosine of both embeddings is explained, by the pooling of the model.
+    similar_to : str, ids, BatchEncoding, messages, or image, optional
+        Another text, or the file of another picture. The cosine of both embeddings is explained, by
+        the pooling of the model.
     groups : "sentence", "passage" or sequence of str, optional
         Explain by parts of the text in place of its words: by its sentences, by its passages, which
         blank lines separate, or by the parts that are given, in the words of the text. Each is
@@ -105,8 +107,9 @@ def explain(
         default "partial-split", the mean over references in which some words are hidden.
     generate : int, default 1
         Let a causal model or an encoder–decoder generate this many tokens greedily, and explain the
-        last of them: the text and the tokens before it are what the model reads. With `groups`, at
-        most this many tokens, and all of them.
+        last of them: the text and the tokens before it are what the model reads. With `groups`, or
+        a sound or an image without `target` and `against`, at most this many tokens, and all of
+        them.
     decoder : str or ids, optional
         The beginning of the target of an encoder–decoder, which the explained token goes on. By
         default the target is empty.
@@ -114,7 +117,9 @@ def explain(
         From `load`, or what `load` takes: a model that predicts tokens or classes, or for
         `similar_to` any model of texts, such as the bundled one.
     **inputs
-        Further inputs of `attend`: `pair`, `truncate`, `special_tokens`.
+        Further inputs of `attend`: `pair`, `truncate`, `special_tokens`; or an `image`, or an
+        `audio`, in place of a text. The parts of a sound are windows of time, each replaced by
+        silence; those of an image are tiles, each covered with its mean color.
 
     Returns
     -------
@@ -466,7 +471,9 @@ def _write(
     if has_media and not writes:
         if count == 1:
             return _Written(source)
-        raise InputError(f"{model.name} does not generate tokens. Leave out --generate (generate=).")
+        raise InputError(
+            f"{model.name} does not generate tokens. Leave out --generate (generate=)."
+        )
     if source.targets is None and not writes:
         if count == 1:
             return _Written(source)

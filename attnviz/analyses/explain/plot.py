@@ -49,7 +49,8 @@ def explain(
 
     Below it stand the effects, the contributions and further methods, with the rank correlation of
     each method and the effects. If no effect was measured, the text is shaded by the contributions.
-    Of parts of a text, such as passages, a table has what each adds to each word of the answer.
+    Of parts of a text, such as passages, a table has what each adds to each word of the answer; of
+    a sound, words have windows of time; of a picture, the effects of tiles lie over it.
 
     Examples
     --------
@@ -83,7 +84,9 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     if result.parts:
         what = "word of the answer" if result.answer else "prediction"
         change = CHANGES[next(iter(result.causal))][1]
-        parts.append(f"colors: {result.unit} that each {what} loses if a {result.parts} is {change}")
+        parts.append(
+            f"colors: {result.unit} that each {what} loses if a {result.parts} is {change}"
+        )
         if not result.edges:
             parts.append(f"{result.parts}s with the same fact can replace each other")
         if len(result.sources) > _MOST_PARTS and not result.edges:
@@ -243,9 +246,19 @@ def _draw_windows(page: Page, result: ExplainResult, top: float) -> float:
     ax.tick_params(axis="x", length=2, labelsize=SMALL_SIZE)
     row, first = result.peak or (0, result.strongest)
     for n, word in enumerate(words):
-        look = ("bold", theme().ink) if n == row and first is not None else ("normal", theme().muted)
+        look = (
+            ("bold", theme().ink) if n == row and first is not None else ("normal", theme().muted)
+        )
         middle = top + (n + 0.5) * _ROW
-        page.write(left - 0.05, middle, [word], weight=look[0], color=look[1], align="right", va="center_baseline")
+        page.write(
+            left - 0.05,
+            middle,
+            [word],
+            weight=look[0],
+            color=look[1],
+            align="right",
+            va="center_baseline",
+        )
     if first is not None:
         cells.frame(ax, (edges[first], row), (edges[first + 1] - edges[first], 1))
         outline.axvspan(edges[first], edges[first + 1], fill=False, edgecolor=theme().claim)

@@ -358,12 +358,11 @@ class ExplainResult(WordResult):
         text += f"; probability {self.share}." if has_share else "."
         first, along = self.strongest, (self._sign * self.effect).tolist()
         if self.peak is not None and self.by_answer is not None:
-            lost, name = self.by_answer[self.peak[0]], literal(numbered(self.answer)[self.peak[0]])
-            numbers, places = lost.topk(min(2, len(lost)))
-            text += f" Silencing the window lowers that of “{name}” by {signed(float(numbers[0]))}"
-            if len(lost) == 1:
-                return f"{text} nats."
-            return f"{text} nats; the next, {self.words[places[1]]}, by {signed(float(numbers[1]))}."
+            word, _ = self.peak
+            most, *others = self.by_answer[word].sort(descending=True).values.tolist()
+            name = literal(numbered(self.answer)[word], _LONGEST)
+            text += f" Silencing the window lowers that of “{name}” by {signed(most)} nats"
+            return text + (f"; any other, by {signed(others[0])} or less." if others else ".")
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
             doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
