@@ -135,6 +135,7 @@ def draw(drawing: Drawing, guides: Path, package: str) -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("LICENSE").write_bytes((ROOT / "LICENSE").read_bytes())
         Path("corpus.txt").write_bytes(SAMPLE.read_bytes())
+        Path("speech.flac").write_bytes((ROOT / "gallery" / "speech.flac").read_bytes())
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             drawn = _by_command(drawing.code) if drawing.is_command else _by_snippet(drawing.code)
