@@ -78,7 +78,8 @@ class Search(Recorder):
     ) -> None:
         constants = [*model.parameters(), *model.buffers()]
         found = self._on_softmax, self._on_fused, self._on_unreadable
-        self._tracer = OperatorTracer(constants, *found)
+        others = self._on_other if isinstance(model, Program) else None
+        self._tracer = OperatorTracer(model, *found, others)
         super().__init__(model, texts, tracer=self._tracer)
         self._linear_calls, self._is_first = known or LinearCalls(constants, texts), is_first
         self._linear: list[LinearMixing] = []
@@ -174,9 +175,9 @@ class Search(Recorder):
     def _refuse_unmixed(self) -> None:
         """Note the softmaxes whose weights are changed, and multiplied by an activation then."""
         self.unreadable += [
-            (path, "its weights enter no product with values")
+            (path, softmax.reason)
             for path, softmax in self._unmixed
-            if softmax.multiplied
+            if softmax.multiplied and not softmax.mixtures
         ]
 
     def take_recording(self) -> Recording:
@@ -198,7 +199,7 @@ class Search(Recorder):
         return [
             f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
             for path, softmax in self._unmixed
-            if softmax.used and not softmax.multiplied
+            if softmax.used and softmax.products and not softmax.multiplied
         ]
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -253,6 +254,9 @@ class Search(Recorder):
         recorded = self._record(softmax.weights)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
+
+    def _on_other(self, softmax: Softmax) -> None:
+        self._unmixed.append((self.paths[self.innermost_module()], softmax))
 
     def _on_fused(self, name: str, arguments: Mapping[str, Any], output: Tensor) -> None:
         try:
@@ -361,7 +365,7 @@ class ProgramSearch(Search):
             kind, own = type(inside).__name__, dict(self.model.named_children())
             numbers = (f"{kind}_{n}" if n else kind for n in range(len(own) + 1))
             self.model.add_module(name := next(n for n in numbers if n not in own), inside)
-            self._tracer.add_constants([*inside.parameters(), *inside.buffers()])
+            self._tracer.add_constants(inside)
             for path, one in ((name, module), *inside.named_modules(prefix=name)):
                 self.paths.setdefault(one, path)
                 self.outputs[path] = None

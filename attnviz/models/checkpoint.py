@@ -453,7 +453,8 @@ def sha256_of_state(module: nn.Module) -> str:
     changed = ((name, buffers[name]) for name in sorted(changed_buffers(module)) if name in buffers)
     for key, tensor in (*libraries.whole_weights(module), *changed):
         digest.update(f"{key} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        tensor_bytes: Any = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        whole = tensor.to_dense().cpu().contiguous().reshape(-1)
+        tensor_bytes: Any = whole.view(torch.uint8).numpy()
         digest.update(tensor_bytes)
     return digest.hexdigest()
 

@@ -65,6 +65,14 @@ def storage_id(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+def unwrapped(tensor: Tensor) -> Tensor:
+    """Return the tensor behind those that the transforms of torch.func pass to a program."""
+    functorch = torch._C._functorch  # type: ignore[attr-defined]
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def is_in_place(operator: Any) -> bool:
     """Whether an ATen operator writes into one of its arguments."""
     return bool(operator._schema.is_mutable)

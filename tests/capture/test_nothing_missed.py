@@ -194,7 +194,7 @@ def test_unusual_attention_code_is_recorded(kind, attentions, x):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (DividedLate, "its values are mixed before its softmax is done"),
+        (DividedLate, "its exponentials are not divided by their sum before they mix values"),
         (Summed, "its weights enter no product with values"),
         (Averaged, "its weights enter no product with values"),
         (MixedLater, "its weights enter no product with values"),

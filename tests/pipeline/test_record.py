@@ -694,3 +694,156 @@ def test_the_arguments_of_an_attention_may_be_named_in_any_order():
     assert torch.equal(output, expected)
     weights = (q @ k.mT / 2).softmax(-1)
     assert torch.allclose(recording.result().weights(layer=0), weights[0], atol=1e-6)
+
+
+class HandWritten(WrittenOut):
+    """One layer, whose weights are computed of its scores by a function, and mixed by another."""
+
+    def __init__(self, weights, mix=torch.matmul):
+        super().__init__()
+        self.weights, self.mix = weights, mix
+
+    def vectors(self, x):
+        return self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+
+    def forward(self, x):
+        q, k, v = self.vectors(x)
+        return self.mix(self.weights(q @ k.mT), v)
+
+
+def hidden_row(scores):
+    return scores.masked_fill(torch.arange(7)[:, None] == 2, float("-inf")).softmax(-1)
+
+
+def by_columns(scores):
+    exponentials = scores.mT.exp()
+    return (exponentials / exponentials.sum(-2, keepdim=True)).mT
+
+
+def of_two(scores, *, far=0.0):
+    """Weights of the two largest scores of each row; far: added to those of the last keys."""
+    scores = scores + far * (torch.arange(7) > 4)
+    values, index = scores.topk(2, -1)
+    return torch.zeros_like(scores).scatter(-1, index, values.softmax(-1))
+
+
+def scattered(scores):
+    values, index = scores.topk(2, -1)
+    return torch.full_like(scores, float("-inf")).scatter(-1, index, values).softmax(-1)
+
+
+WAYS = {
+    "exp over columns": by_columns,
+    "a reciprocal": lambda s: s.exp() * s.exp().sum(-1, keepdim=True).reciprocal(),
+    "powers of 2": lambda s: (e := torch.exp2(s / 0.6931471805599453)) / e.sum(-1, keepdim=True),
+    "logarithms": lambda s: s.log_softmax(-1).exp(),
+    "the two largest": of_two,
+    "the two largest, scattered": scattered,
+    "no last key": lambda s: of_two(s, far=-99.0),
+    "sorted": lambda s: s.sort(-1).values.softmax(-1).gather(-1, s.argsort(-1).argsort(-1)),
+    "a row of no numbers": lambda s: hidden_row(s).nan_to_num(0.0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_are_shown_however_they_are_computed(way):
+    torch.manual_seed(0)
+    module, x = HandWritten(WAYS[way]).eval(), torch.randn(3, 7, 16)
+    q, k, _ = module.vectors(x)
+    for row, weights in enumerate(WAYS[way](q @ k.mT)):
+        result = recorded(module, x, row=row)
+        assert result.agreement.verdict == "verified"
+        assert "head output" in result.agreement.coverage["compared"]
+        assert torch.allclose(result.weights(layer=0), weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_row_that_dropout_drops_keeps_its_weights(fused):
+    torch.manual_seed(0)
+    q = torch.randn(2, 2, 5, 8)
+    with attnviz.record() as recording:
+        for _ in range(9):
+            if fused:
+                scaled_dot_product_attention(q, q, q, dropout_p=0.8)
+            else:
+                nn.functional.dropout((q @ q.mT / 8**0.5).softmax(-1), 0.8) @ q
+    result = recording.result(1)
+    assert result.agreement.verdict == "verified"
+    for record in result:
+        assert torch.allclose(record.weights(), (q[1] @ q[1].mT / 8**0.5).softmax(-1), atol=1e-6)
+
+
+UNREAD = {
+    "mixed across heads": (
+        lambda s: torch.einsum("bhij,hg->bgij", s, torch.ones(2, 2)).softmax(-1),
+        "its scores are no products q·k",
+    ),
+    "one more in the sum": (
+        lambda s: s.exp() / (1 + s.exp().sum(-1, keepdim=True)),
+        "its exponentials are not divided by their sum before they mix values",
+    ),
+    "over heads": (lambda s: s.softmax(1), "one row holds scores of several queries"),
+    "over all pairs": (
+        lambda s: s[..., :3, :3].flatten(2).softmax(-1).unflatten(-1, (3, 3)),
+        "one row holds scores of several queries",
+    ),
+}
+
+
+@pytest.mark.parametrize("way", UNREAD)
+def test_a_softmax_that_cannot_be_shown_is_named_beside_others(way):
+    weights, reason = UNREAD[way]
+    module = HandWritten(weights, lambda w, v: w @ v[..., : w.shape[-1], :]).eval()
+    with attnviz.record() as recording:
+        module(built("written out")[1][0])
+        built("written out")[0](built("written out")[1][0])
+    result = recording.result()
+    assert len(result) == 2
+    assert result.notes == (f"not shown: attention of HandWritten: {reason}",)
+
+
+class Cached(WrittenOut):
+    """Attention whose keys and values are written into buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 3, 2, 9, 8))
+
+    def forward(self, x, first):
+        q, *new = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        self.cache[..., first : first + x.shape[1], :] = torch.stack(new)
+        key, value = self.cache
+        later = torch.arange(9) > first + torch.arange(x.shape[1])[:, None]
+        return (q @ key.mT).masked_fill(later, float("-inf")).softmax(-1) @ value
+
+
+def test_keys_in_a_buffer_that_the_program_fills_are_activations():
+    module, (x,), _ = built("written out")
+    module = Cached().eval()
+    with attnviz.record() as recording:
+        module(x[:, :4], 0)
+        module(x[:, 4:5], 4)
+    result = recording.result(1)
+    assert result.agreement.verdict == "verified"
+    q = module.qkv[0](x).unflatten(-1, (3, 2, 8))[1, 4, 0]
+    weights = (q[:, None] @ module.cache[0, 1, :, :5].mT).softmax(-1)
+    assert torch.allclose(result.records[1].weights()[..., :5], weights, atol=1e-6)
+
+
+def test_an_ensemble_and_sparse_buffers_run_as_they_do_without_us():
+    modules, (x,) = [WrittenOut().eval() for _ in range(2)], built("written out")[1]
+    modules[0].register_buffer("adjacency", torch.eye(3).to_sparse())
+    ours, mine = modules[0](x), recorded(modules[0], x)
+    assert mine.agreement.verdict == "verified"
+    del modules[0].adjacency
+    parameters, buffers = torch.func.stack_module_state(modules)
+
+    def one(*state):
+        return torch.func.functional_call(modules[0], state, (x,))
+
+    expected = torch.vmap(one)(parameters, buffers)
+    with attnviz.record() as recording:
+        output = torch.vmap(one)(parameters, buffers)
+    assert torch.equal(output, expected)
+    assert torch.allclose(output[0], ours, atol=1e-6)
+    assert recording.result().agreement.verdict == "verified"

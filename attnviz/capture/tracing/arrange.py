@@ -74,24 +74,28 @@ def arrange(
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(layout.arrange)
-    # A row whose weights the model discards (some do so for padding) reads nothing.
-    discarded = torch.stack([(use.row < 0).all(-1, keepdim=True) for use in uses]).all(0)
-    terms = replace(terms, offset=terms.offset.masked_fill(discarded, -torch.inf))
+    # A row whose weights are no numbers, or are set to 0 (padding, not dropout), reads nothing.
+    empty = torch.stack([(use.row < 0).all(-1, keepdim=True) for use in uses]).all(0)
+    exact = all(mixture.exact_weights for mixture in softmax.mixtures) and not empty.all()
+    empty = (empty & exact) | terms.weights.isnan().all(-1, keepdim=True)
+    terms = replace(terms, offset=terms.offset.masked_fill(empty, -torch.inf))
     q_place, live = layout.arrange(queries.place), terms.live
     kind = torch.zeros_like(q_place[0, 0, 0])
     if ((q_place != _common(q_place, live, 3)) & live).any():
         # Keys of several kinds, words and entities, may be read by queries of their own.
         kind = torch.unique(q_place, dim=3, return_inverse=True)[1]
-    if (kinds := 1 + int(kind.max())) > _KINDS:
+    k_place, k_row, k_number = map(layout.arrange, (keys.place, keys.row, keys.number))
+    if (kinds := 1 + int(kind.max())) > 1 and (
+        kinds > _KINDS or kinds == len(kind) or _repeats(torch.where(live, k_place, -1))
+    ):
         raise NotExpressibleError("one row holds scores of several queries")
     rows, of_kind = layout.arrange(queries.row), [kind == n for n in range(kinds)]
     q_row = torch.cat([_common(rows[..., one], live[..., one], 3) for one in of_kind], 3)
     one_per_key = [use for use in uses if len(uses) == 1 or use.has_one_value_per_key(terms.live)]
     compared = one_per_key or uses[:1]
-    k_place, k_row = layout.arrange(keys.place), layout.arrange(keys.row)
     kind = kind.expand_as(k_place)
     (k_row, kind, *v_rows), terms = _by_key(
-        k_place, [k_row, kind, *(use.row for use in compared)], terms
+        k_place, k_number, keys.count, [k_row, kind, *(use.row for use in compared)], terms
     )
     # Columns that belong to no key: padding, or a sink with its own score.
     has_key = (k_row >= 0).flatten(0, 1).any(0)
@@ -120,6 +124,7 @@ def arrange(
         bias = offset
     lowest = torch.finfo(query.dtype).min
     mask = torch.zeros_like(terms.scores, dtype=query.dtype).masked_fill(hidden, lowest)
+    mask = mask.masked_fill(empty[:, :, :m] & hidden.all(-1, keepdim=True), -torch.inf)
     inner = None if terms.inner is None else torch.where(hidden, 0.0, terms.inner).to(query.dtype)
     return Attention(
         query=query,
@@ -154,6 +159,7 @@ class _Side:
     row: Tensor  # for each score its row of these, -1 for none
     place: Tensor  # where that row was stored, the same for every copy of it
     number: Tensor  # that of the row within its product
+    count: int  # of rows in the largest product
 
 
 def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:
@@ -162,6 +168,7 @@ def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:
         _Side(
             torch.cat([getattr(product, name).flatten(0, 1) for product in softmax.products]),
             *(torch.full_like(provenance.origin, -1) for _ in range(3)),
+            max(getattr(product, name).shape[1] for product in softmax.products),
         )
         for name in ("q", "k")
     )
@@ -386,11 +393,13 @@ def _common(origins: Tensor, live: Tensor, dim: int) -> Tensor:
     return torch.where(known >= 0, known, origins.amax(dim, keepdim=True))
 
 
-def _by_key(k_place: Tensor, rows: list[Tensor], terms: _Terms) -> tuple[list[Tensor], _Terms]:
+def _by_key(
+    k_place: Tensor, k_number: Tensor, count: int, rows: list[Tensor], terms: _Terms
+) -> tuple[list[Tensor], _Terms]:
     """Give each column one key: return its rows of keys and of values (N, H, n), and the terms."""
     if ((k_place == _common(k_place, terms.live, 2)) | ~terms.live).all():
         return [_common(row, terms.live, 2).squeeze(2) for row in rows], terms
-    index, columns = _columns(k_place, terms.visible)
+    index, columns = _columns(k_place, k_number, count, terms.visible)
     N, H, m, _ = index.shape
 
     def row_of_column(rows: Tensor) -> Tensor:
@@ -408,13 +417,23 @@ def _by_key(k_place: Tensor, rows: list[Tensor], terms: _Terms) -> tuple[list[Te
         weights=by_column(terms.weights, 0.0),
         inner=None if terms.inner is None else by_column(terms.inner, 0.0),
     )
-    return [row_of_column(row) for row in rows], column_terms
+    k_row, *others = map(row_of_column, rows)
+    if index is k_number:  # a key that no row has picked lies beside the others
+        first = (rows[0] - k_number).amax((2, 3))
+        k_row = first.unsqueeze(-1) + torch.arange(columns, device=k_row.device)
+    return [k_row, *others], column_terms
 
 
-def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
+def _columns(k_place: Tensor, k_number: Tensor, count: int, visible: Tensor) -> tuple[Tensor, int]:
     """Return the number of each score's key in its head, and their count, also if masked."""
     if (visible & (k_place < 0)).any():
         raise NotExpressibleError(_NO_PRODUCT)
+    # Where a product has each key once, its own numbers hold: a row may have picked some of them.
+    if (k_number >= 0).all() and not _repeats(k_place):
+        of_number = k_place.new_empty(*k_place.shape[:2], count)
+        of_number.scatter_(2, k_number.flatten(2), k_place.flatten(2))
+        if (of_number.gather(2, k_number.flatten(2)) == k_place.flatten(2)).all():
+            return k_number, count
     # The second copy of a key in one row gets its own place, and so on.
     order = torch.where(visible, k_place, -1).sort(dim=-1, stable=True)
     position = torch.arange(k_place.shape[-1], device=k_place.device).expand_as(k_place)
@@ -427,11 +446,19 @@ def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
     keys = [torch.unique(torch.cat(both)) for both in zip(place, masked, strict=True)]
     keys = [places[places >= 0] for places in keys]
     columns = max(len(places) for places in keys)
+    if columns > min(len(places) for places in keys):
+        raise NotExpressibleError("its heads read other keys, which cannot be told apart")
     index = torch.full_like(place, columns)
     for head_index, head_places, places in zip(index, place, keys, strict=True):
         known = head_places >= 0
         head_index[known] = torch.searchsorted(places, head_places[known])
     return index.view_as(k_place), columns
+
+
+def _repeats(place: Tensor) -> bool:
+    """Whether a row holds two scores of one key; -1 is none."""
+    ordered = place.sort(-1).values
+    return bool(((ordered.diff(dim=-1) == 0) & (ordered[..., 1:] >= 0)).any())
 
 
 def _sinks(terms: _Terms, keyless: Tensor) -> Tensor | None:

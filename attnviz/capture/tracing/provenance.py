@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from attnviz.runtime.compat import storage_id
+from attnviz.runtime.compat import storage_id, unwrapped
 
 # place: a copy of an activation, origin is where it was stored. score: made of products q·k.
 # weight: a copy of attention weights, origin is the element of the softmax. shift: the largest or
@@ -183,6 +183,13 @@ class Softmax:
     # Whether an activation, which may be values, is multiplied by something computed of the weights
     # while they have entered no product.
     multiplied: bool = False
+    # Why it cannot be read, if an activation is multiplied so.
+    reason: str = "its weights enter no product with values"
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing more is asked about what is computed of its weights."""
+        return bool(self.mixtures) or (self.multiplied and not self.products)
 
     @property
     def span(self) -> range:
@@ -202,6 +209,11 @@ def storage_key(tensor: Tensor) -> int:
     return storage_id(tensor.untyped_storage())
 
 
+def has_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own, one number after the other."""
+    return not tensor.is_nested and tensor.layout is torch.strided and not tensor.is_meta
+
+
 def tensors_in(values: Iterable[Any]) -> list[Tensor]:
     """Return the tensors among the arguments or results of an operator, and those in its lists."""
     flat = (item for one in values for item in (one if isinstance(one, list | tuple) else (one,)))
@@ -215,11 +227,15 @@ class ConstantStorages:
         # While a reference exists, even a weak one, its key is not used again.
         self._references: dict[int, StorageWeakRef] = {}
         self._parameters = set[int]()
+        self._written = set[int]()  # buffers, which the run may fill: a cache
         self.add(parameters)
 
-    def add(self, parameters: Iterable[Tensor]) -> None:
-        """Add parameters of a model."""
-        self._parameters |= {self._add(one) for one in parameters if not nn.parameter.is_lazy(one)}
+    def add(self, parameters: Iterable[Tensor], buffers: Iterable[Tensor] = ()) -> None:
+        """Add parameters of a model, and its buffers as long as nothing else is written there."""
+        for tensors, keys in ((buffers, self._written), (parameters, set[int]())):
+            own = (one for one in map(unwrapped, tensors) if not nn.parameter.is_lazy(one))
+            keys |= {self._add(one) for one in own if has_numbers(one)}
+            self._parameters |= keys
 
     def __contains__(self, tensor: Tensor) -> bool:
         if isinstance(tensor, nn.Parameter):  # offloaded ones are loaded while the model runs
@@ -236,7 +252,7 @@ class ConstantStorages:
             return
         if all(tensor in self for tensor in tensors_in(args)):
             self._add(result)
-        elif not self.is_parameter(result):
+        elif not self.is_parameter(result) or storage_key(result) in self._written:
             self._references.pop(storage_key(result), None)
 
     def _add(self, tensor: Tensor) -> int:
@@ -255,7 +271,7 @@ class DerivedStorages:
     def of(self, tensor: Tensor) -> frozenset[Softmax]:
         """Return the softmaxes, mixed with no values yet, of whose weights a tensor is computed."""
         _, softmaxes = self._derived.get(storage_key(tensor), (None, frozenset[Softmax]()))
-        return frozenset(softmax for softmax in softmaxes if not softmax.mixtures)
+        return frozenset(softmax for softmax in softmaxes if not softmax.is_settled)
 
     def add(self, tensor: Tensor, softmaxes: frozenset[Softmax]) -> None:
         """Note that a tensor is computed of the weights of some softmaxes."""
@@ -267,7 +283,7 @@ class DerivedStorages:
         self._derived = {
             key: derived
             for key, derived in self._derived.items()
-            if not all(softmax.mixtures for softmax in derived[1])
+            if not all(softmax.is_settled for softmax in derived[1])
         }
 
 

@@ -7,15 +7,16 @@ layers, routers) do not count.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnviz.capture.tracing.provenance import (
     Args,
@@ -29,6 +30,7 @@ from attnviz.capture.tracing.provenance import (
     Softmax,
     apply,
     constants,
+    has_numbers,
     mix,
     storage_key,
     tensors_in,
@@ -47,7 +49,7 @@ from attnviz.runtime.compat import (
 _MOVES = {
     "cat": (0,), "stack": (0,), "constant_pad_nd": (0,), "index": (0,), "gather": (0,),
     "index_select": (0,), "repeat": (0,), "roll": (0,), "flip": (0,), "copy": (0, 1),
-    "index_put": (0, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1),
+    "index_put": (0, 2), "scatter": (0, 3), "slice_scatter": (0, 1), "select_scatter": (0, 1),
 }  # fmt: skip
 _COPIES = {"clone", CAST}
 # Operators that join numbers without multiplying them by each other.
@@ -61,6 +63,7 @@ _FUSED = re.compile(
 )
 _UNREAD_NESTED = {*SOFTMAX, "_native_multi_head_attention", "_transformer_encoder_layer_fwd"}
 _ROW_REDUCTIONS = {"max", "amax", "logsumexp"}
+_UNDIVIDED = "its exponentials are not divided by their sum before they mix values"
 Numbered = TypeVar("Numbered", Product, Softmax)
 
 
@@ -109,37 +112,50 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
+@dataclass(frozen=True, eq=False)
+class _Exponential:
+    """Exponentials of scores, to be divided by their sum."""
+
+    depth: int
+    scores: Tensor
+    provenance: Provenance
+    result: Tensor
+    other: Softmax  # which is noted unless they are
+
+
 class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Dispatch mode that follows scores through the operators of a run.
 
-    parameters : those of the model and its buffers, which do not depend on the input.
     on_softmax : takes every attention, at its softmax. on_fused : takes the
     name, the arguments by name, and the output of every fused one.
-    on_unreadable : takes the reason why one cannot be followed.
+    on_unreadable : takes the reason why one cannot be followed. on_other : takes other softmaxes,
+    which may mix values, too: of scores that are no products, or of exponentials.
     """
 
     def __init__(
         self,
-        parameters: Sequence[Tensor],
+        model: nn.Module,
         on_softmax: Callable[[Softmax], None],
         on_fused: Callable[[str, Mapping[str, Any], Tensor], None],
         on_unreadable: Callable[[str], None],
+        on_other: Callable[[Softmax], None] | None = None,
     ) -> None:
         super().__init__()
         self.provenance = ProvenanceMap()
         self._on_softmax, self._on_fused = on_softmax, on_fused
-        self._on_unreadable = on_unreadable
-        self._constants = ConstantStorages(parameters)
+        self._on_unreadable, self._on_other = on_unreadable, on_other
+        self._constants = ConstantStorages([])
+        self.add_constants(model)
         self._derived = DerivedStorages()
         self._products: list[Product] = []
         self._traced: list[Softmax] = []
         self.is_idle = False  # while nothing is followed
-        # Exponentials of scores that no sum has divided yet: depth, scores, provenance, result.
-        self._exponentials: dict[int, tuple[int, Tensor, Provenance, Tensor]] = {}
+        # Exponentials of scores that no sum has divided yet.
+        self._exponentials: dict[int, _Exponential] = {}
 
-    def add_constants(self, parameters: Iterable[Tensor]) -> None:
-        """Add parameters, or buffers, that do not depend on the input."""
-        self._constants.add(parameters)
+    def add_constants(self, module: nn.Module) -> None:
+        """Add the parameters and buffers of a module, which do not depend on the input."""
+        self._constants.add(module.parameters(), module.buffers())
 
     def forget(self, depth: int) -> None:
         """Drop what was followed in modules deeper than `depth`."""
@@ -147,7 +163,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._derived.forget()
         self._products = [product for product in self._products if product.depth <= depth]
         self._traced = [softmax for softmax in self._traced if softmax.depth <= depth]
-        self._exponentials = {k: one for k, one in self._exponentials.items() if one[0] <= depth}
+        self._exponentials = {k: x for k, x in self._exponentials.items() if x.depth <= depth}
 
     def run(self, func: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
         """Run an operator, and follow scores through it."""
@@ -159,7 +175,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._on_unreadable("its tensors are nested. Give it padded ones, and a mask")
         if name == "flex_attention":
             self._on_unreadable("flex_attention shows no scores")
-        if not hasattr(func, "overloadpacket") or not all(map(_has_numbers, tensors)):
+        if not hasattr(func, "overloadpacket") or not all(map(has_numbers, tensors)):
             return func(*args, **kwargs)
         if is_fused:
             result = func(*args, **kwargs)
@@ -169,7 +185,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)
-        if not all(map(_has_numbers, tensors_in([result]))):
+        if not all(map(has_numbers, tensors_in([result]))):
             return result
         if not draws(func, args, kwargs):  # random numbers are no table
             self._constants.note(args, result)
@@ -193,6 +209,11 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 shift = Provenance("shift", origin, log_sum_exp=name == "logsumexp")
                 self.provenance.set(values, shift)
                 return
+        if name in ("topk", "sort") and self.provenance.get(args[0], "score") is not None:
+            dim = arguments_of(func, args, kwargs)["dim"]
+            moved = args[0], dim, result[1]
+            self._move(torch.ops.aten.gather.default, "gather", moved, {}, result[0])
+            return
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         if name in ("bmm", "baddbmm"):
@@ -203,16 +224,15 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 self._multiply(batched, kwargs, result.unsqueeze(0))
         elif name in SOFTMAX:
             self._normalize(args[0], self.provenance.get(args[0], "score"), args[1], result)
-        elif name == "exp":
-            self._exponentiate(args[0] if before is None else before, args[0], result)
-        elif (
-            name == "div"
-            and _is_distribution(result)
-            and (exponential := self._exponentials.get(storage_key(args[0])))
-        ):
-            _, scores, provenance, _ = exponential
-            self._normalize(scores, provenance, -1, result)
-        elif name in _MOVES:
+        elif name == "_log_softmax" and (score := self.provenance.get(args[0], "score")):
+            is_last = args[1] in (-1, result.dim() - 1)
+            self.provenance.set(result, replace(score, log_sum_exp=is_last))
+        elif name in ("exp", "exp2"):
+            self._exponentiate(name, args[0] if before is None else before, args[0], result)
+        elif (one := self._divided(name, args)) and (dim := _normalized(result)) is not None:
+            softmax = self._normalize(one.scores, one.provenance, dim, result)
+            one.other.mixtures, one.other.reason = softmax.mixtures, softmax.reason
+        elif name in _MOVES and (name != "scatter" or all(map(_is_tensor, args[3:]))):
             self._move(func, name, args, kwargs, result)
         elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
             return
@@ -253,7 +273,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         """Follow a batched product: of weights with values, or of queries with keys."""
         left, right = args[-2:]
         if any(storage_key(side) in self._exponentials for side in (left, right)):
-            self._on_unreadable("its values are mixed before its softmax is done")
+            if self._on_other is None:
+                self._on_unreadable(_UNDIVIDED)
             return
         for weights, values, output in ((left, right, result), (right.mT, left.mT, result.mT)):
             if (weight := self.provenance.get(weights, "weight")) is not None:
@@ -266,7 +287,9 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                     softmax.mixtures.append(Mixture(weight.origin, values, output, exact))
                     softmax.used = True
                 return
-        if any(self._constants.is_parameter(side) for side in (left, right)):
+        # Scores that are mixed across heads, or rows, are no vectors.
+        is_score = any(self.provenance.get(side, "score") for side in (left, right))
+        if is_score or any(self._constants.is_parameter(side) for side in (left, right)):
             return
         product = Product(
             self.provenance.depth,
@@ -288,22 +311,41 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 offset += beta * args[0].to(wide)
         self.provenance.set(result, Provenance("score", origin.view(result.shape), factor, offset))
 
-    def _exponentiate(self, scores: Tensor, tracked: Tensor, result: Tensor) -> None:
+    def _exponentiate(self, name: str, scores: Tensor, tracked: Tensor, result: Tensor) -> None:
         """Follow a softmax written as an exponential and a division by its sum."""
         if (score := self.provenance.get(tracked, "score")) is None:
             return
-        if score.log_sum_exp:
+        if score.log_sum_exp and name == "exp":
             self._normalize(scores, score, -1, result)
-        else:
-            exponential = self.provenance.depth, scores, score.clone(), result
-            self._exponentials[storage_key(result)] = exponential
-            self.provenance.drop(result)
+            return
+        score = score.clone()
+        if name == "exp2" and (natural := score.scaled(math.log(2))) is not None:
+            scores, score = scores * math.log(2), natural
+        other = self._note_other(result, _UNDIVIDED)
+        exponential = _Exponential(self.provenance.depth, scores, score, result, other)
+        self._exponentials[storage_key(result)] = exponential
+        self.provenance.drop(result)
+
+    def _divided(self, name: str, args: Args) -> _Exponential | None:
+        """Return the exponentials that an operator divides, or multiplies by one divided."""
+        sides = {"div": args[:1], "mul": args}.get(name, ())
+        keys = [storage_key(side) for side in sides if isinstance(side, Tensor)]
+        return next((self._exponentials[key] for key in keys if key in self._exponentials), None)
+
+    def _note_other(self, result: Tensor, reason: str) -> Softmax:
+        """Note what may be an attention that cannot be read, and keep none of its numbers."""
+        empty = result.new_empty(0)
+        other = Softmax(empty, empty, -1, self.provenance.depth, reason=reason)
+        if self._on_other is not None:
+            self._derived.add(result, frozenset([other]))
+            self._on_other(other)
+        return other
 
     def _normalize(
         self, scores: Tensor, provenance: Provenance | None, dim: int, result: Tensor
-    ) -> None:
+    ) -> Softmax:
         if provenance is None:
-            return
+            return self._note_other(result, "its scores are no products q·k")
         softmax = Softmax(
             scores,
             result,
@@ -318,6 +360,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self.provenance.set(result, Provenance("weight", origin.view(result.shape)))
         self._derived.add(result, frozenset([softmax]))
         self._on_softmax(softmax)
+        return softmax
 
     def _move(self, func: Any, name: str, args: Args, kwargs: Kwargs, result: Tensor) -> None:
         """Move the fields of a formula as an operator moves its numbers."""
@@ -404,13 +447,14 @@ def _of_elements(every: Sequence[Numbered], elements: Tensor) -> list[Numbered]:
     return [one for one in every if max(one.span.start, first) < min(one.span.stop, stop)]
 
 
-def _has_numbers(tensor: Tensor) -> bool:
-    """Whether a tensor has memory of its own, one number after the other."""
-    return not tensor.is_nested and tensor.layout is torch.strided and not tensor.is_meta
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
 
 
-def _is_distribution(result: Tensor) -> bool:
-    """Whether most rows sum to 1; a row whose keys are all masked sums to more."""
-    if not result.dim() or result.shape[-1] < 2:
-        return False
-    return bool(((result.sum(-1) - 1).abs() < 1e-2).float().mean() > 0.5)
+def _normalized(result: Tensor) -> int | None:
+    """Return the last dimension along which most rows sum to 1; masked ones may sum to more."""
+    for dim in reversed(range(result.dim())):
+        sums = result.sum(dim)
+        if result.shape[dim] > 1 and bool(((sums - 1).abs() < 1e-2).float().mean() > 0.5):
+            return dim
+    return None
