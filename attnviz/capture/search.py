@@ -345,6 +345,7 @@ class ProgramSearch(Search):
             with self._replaying(), compat.outside_function_modes():
                 return module.forward(*args, **kwargs)  # what the program computes without us
 
+        torch.clear_autocast_cache()  # else weights that were cast before are taken for activations
         with (
             hooks.register_module_forward_pre_hook(enter),
             hooks.register_module_forward_hook(leave, always_call=True),

@@ -67,7 +67,7 @@ def storage_id(storage: torch.UntypedStorage) -> int:
 
 def unwrapped(tensor: Tensor) -> Tensor:
     """Return the tensor behind those that the transforms of torch.func pass to a program."""
-    functorch = torch._C._functorch  # type: ignore[attr-defined]
+    functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor

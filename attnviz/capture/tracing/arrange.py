@@ -156,10 +156,10 @@ class _Side:
     """The queries or keys of all products, and which of them each score comes from."""
 
     vectors: Tensor  # (R, d)
+    count: int  # of rows in the largest product
     row: Tensor  # for each score its row of these, -1 for none
     place: Tensor  # where that row was stored, the same for every copy of it
     number: Tensor  # that of the row within its product
-    count: int  # of rows in the largest product
 
 
 def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:
@@ -167,8 +167,8 @@ def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:
     q_side, k_side = (
         _Side(
             torch.cat([getattr(product, name).flatten(0, 1) for product in softmax.products]),
-            *(torch.full_like(provenance.origin, -1) for _ in range(3)),
             max(getattr(product, name).shape[1] for product in softmax.products),
+            *(torch.full_like(provenance.origin, -1) for _ in range(3)),
         )
         for name in ("q", "k")
     )
