@@ -251,6 +251,9 @@ class Search(Recorder):
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
+        module = self.innermost_module()
+        if isinstance(module, nn.MultiheadAttention) and softmax.weights.dim() == 3:
+            softmax.split(module.num_heads)
         recorded = self._record(softmax.weights)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
@@ -399,6 +402,7 @@ class ProgramSearch(Search):
         for one, attention in found:
             self._recorded.remove(one)
             self._expect_memory(one)
+            one.texts = 1 if len(attention.query) % one.texts else one.texts  # not divided
             if attention.head_output is None:
                 what = f"what heads return in {one.path or 'this program'}"
                 self._not_compared.append(f"{what}: more than weights and values enters it")

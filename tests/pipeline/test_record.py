@@ -847,3 +847,102 @@ def test_an_ensemble_and_sparse_buffers_run_as_they_do_without_us():
     assert torch.equal(output, expected)
     assert torch.allclose(output[0], ours, atol=1e-6)
     assert recording.result().agreement.verdict == "verified"
+
+
+class Grouped(WrittenOut):
+    """Four heads, of which two share their keys; no member names a number of heads."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.project = way, nn.Linear(16, 64)
+
+    def vectors(self, x):
+        q, k, v = self.project(x).split((32, 16, 16), -1)
+        q = q.unflatten(-1, (2, 2, 8)).movedim(1, 3)
+        return q, *(one.unflatten(-1, (2, 8)).transpose(1, 2) for one in (k, v))
+
+    def forward(self, x):
+        q, k, v = self.vectors(x)
+        if self.way == "folded":
+            return (q.flatten(2, 3) @ k.mT).softmax(-1) @ v
+        weights = torch.einsum("bgrqd,bgkd->bgrqk", q, k).softmax(-1)
+        return torch.einsum("bgrqk,bgkd->bgrqd", weights, v)
+
+
+@pytest.mark.parametrize("way", ["folded", "einsum"])
+def test_heads_that_share_keys_are_heads_and_no_rows(way):
+    module, (x,) = Grouped(way).eval(), built("written out")[1]
+    q, k, _ = module.vectors(x)
+    result = recorded(module, x, row=2)
+    assert result.agreement.verdict == "verified"
+    weights = (q @ k.mT.unsqueeze(2)).softmax(-1).flatten(1, 2)
+    assert torch.allclose(result.weights(layer=0), weights[2], atol=1e-6)
+
+
+class Axial(WrittenOut):
+    """Attention along the columns of an image, whose rows and columns are (3, 4)."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.inside = way, attention(batch_first=True)
+
+    def forward(self, x):
+        x = x.transpose(1, 2).flatten(0, 1)
+        if self.way == "torch":
+            return self.inside(x, x, x)[0]
+        q, k, v = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).flatten(1, 2)
+        return (q @ k.mT).softmax(-1) @ v
+
+    def weights(self, x):
+        x = x.transpose(1, 2).flatten(0, 1)
+        if self.way == "torch":
+            return self.inside(x, x, x, average_attn_weights=False)[1]
+        q, k, _ = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return (q @ k.mT).softmax(-1)
+
+
+@pytest.mark.parametrize("way", ["torch", "written out"])
+@pytest.mark.parametrize("inputs", [2, 3])
+def test_an_axis_in_the_batch_is_no_head(way, inputs):
+    torch.manual_seed(0)
+    module, x = Axial(way).eval(), torch.randn(inputs, 3, 4, 16)
+    result = recorded(module, x, row=1)
+    assert result.agreement.verdict == "verified"
+    for head, shown in enumerate(result.weights(layer=0)):
+        columns = module.weights(x).unflatten(0, (inputs, 4))[1, :, head]
+        assert torch.allclose(shown, torch.block_diag(*columns), atol=1e-6)
+
+
+def plain(scores):
+    return scores.softmax(-1)
+
+
+CHANGED = {
+    "a head that is switched off": lambda w, v: (w * torch.tensor([0.0, 1.0])[:, None, None]) @ v,
+    "small weights are dropped": lambda w, v: w.masked_fill(w < 0.1, 0) @ v,
+    "rounded": lambda w, v: w.half().float() @ v,
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_weights_that_are_changed_are_shown_before_it(change):
+    torch.manual_seed(0)
+    module, x = HandWritten(plain, CHANGED[change]).eval(), torch.randn(3, 7, 16)
+    q, k, _ = module.vectors(x)
+    result = recorded(module, x, row=1)
+    assert result.agreement.verdict == "verified"
+    assert result.agreement.coverage["compared"] == ["scores", "weights"]
+    assert torch.allclose(result.weights(layer=0), plain(q @ k.mT)[1], atol=1e-6)
+
+
+class OneByOne(WrittenOut):
+    def forward(self, x):
+        return torch.stack([(one @ one.T).softmax(-1) @ one for one in x])
+
+
+def test_inputs_that_are_read_one_by_one_are_calls():
+    with attnviz.record() as recording:
+        OneByOne()(x := built("written out")[1][0])
+    assert (recording.inputs, recording.calls) == (1, 3)
+    for one, record in zip(x, recording.result(), strict=True):
+        assert torch.allclose(record.weights()[0], (one @ one.T).softmax(-1), atol=1e-6)

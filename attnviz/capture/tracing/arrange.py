@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.capture.tracing.provenance import Mixture, Provenance, Softmax
+from attnviz.capture.tracing.provenance import TINY, Mixture, Provenance, Softmax
 
 # What masks a score: a value in its place; a term added to it while others of the row have none
 # (their weights then differ by e^5000); or a value so low that the score is lost in it.
@@ -74,10 +74,12 @@ def arrange(
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(layout.arrange)
+    unused = torch.stack([use.row < 0 for use in uses]).all(0)
     # A row whose weights are no numbers, or are set to 0 (padding, not dropout), reads nothing.
-    empty = torch.stack([(use.row < 0).all(-1, keepdim=True) for use in uses]).all(0)
-    exact = all(mixture.exact_weights for mixture in softmax.mixtures) and not empty.all()
-    empty = (empty & exact) | terms.weights.isnan().all(-1, keepdim=True)
+    exact, empty = all(one.exact_weights for one in softmax.mixtures), unused.all(3, keepdim=True)
+    empty &= ~empty.all(2, keepdim=True) if exact else torch.zeros_like(empty)
+    empty |= terms.weights.isnan().all(-1, keepdim=True)
+    is_changed = bool((unused & ~empty & (terms.weights > TINY)).any())
     terms = replace(terms, offset=terms.offset.masked_fill(empty, -torch.inf))
     q_place, live = layout.arrange(queries.place), terms.live
     kind = torch.zeros_like(q_place[0, 0, 0])
@@ -112,7 +114,7 @@ def arrange(
     terms = terms.map(lambda term: term[:, :, :m, :n])
     hidden = terms.hidden | (terms.factor == 0)
     values = [use.values[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
-    outputs = [use.output() for use in compared]
+    outputs = [None if is_changed else use.output() for use in compared]
     known_outputs = [output[:, :, :m] for output in outputs if output is not None]
     query = queries.vectors[q_row[:, :, :m].clamp(min=0)].flatten(3)  # of all kinds, side by side
     is_of = kind.clamp(min=0).unsqueeze(-1) == torch.arange(kinds, device=kind.device)
@@ -222,6 +224,9 @@ class _Layout:
         of_text = leading[0] // texts
         inner = (max(before, of_text), *leading[1 + (before > of_text) :])
         layout = cls(softmax.dim, texts, before, inner, ())
+        q_place = layout.texts_first(q.place)[0].amax(-1)
+        inner = tuple(size for dim in range(len(inner)) for size in _parts(q_place, dim))
+        layout, q_place = replace(layout, inner=inner), q_place.reshape(inner)
         # The number of the query changes along the dimensions of the rows.
         numbers = layout.texts_first(q.number).amax(-1)
         rows = {
@@ -229,7 +234,9 @@ class _Layout:
             for i, size in enumerate(inner)
             if size > 1 and (numbers.amax(1 + i) != numbers.amin(1 + i)).any()
         } or {len(inner) - 1}
-        return replace(layout, head_dims=_head_dims(inner, rows, heads))
+        steps = [_step(q_place.movedim(i, 0)) for i in range(len(inner))]
+        keys = softmax.weights.shape[softmax.dim]
+        return replace(layout, head_dims=_head_dims(inner, rows, heads, steps, keys))
 
     def texts_first(self, tensor: Tensor) -> Tensor:
         """Bring a tensor of the shape of the softmax to (N, *inner, n)."""
@@ -268,20 +275,47 @@ def blocks_of_texts(place: Tensor, texts: int) -> int:
     return best if 1 in ways or (best and distance(best) >= 0) else 0
 
 
-def _head_dims(inner: tuple[int, ...], rows: set[int], heads: int | None) -> tuple[int, ...]:
-    """Return which dimensions are heads: those of the named number, or all but the rows."""
+def _step(place: Tensor) -> int:
+    """Return how far from each other the places along the first dimension are; 0 if unknown."""
+    apart = torch.unique(place.diff(dim=0))
+    return int(apart) if len(apart) == 1 else 0
+
+
+def _parts(place: Tensor, dim: int) -> tuple[int, ...]:
+    """Return the sizes of a dimension's parts: of two, if its places jump now and then."""
+    size = place.shape[dim]
+    along = place.movedim(dim, 0).reshape(size, -1)
+    apart = along.diff(dim=0)
+    jumps = (apart != apart[:1]).any(1).nonzero()
+    part = 1 + int(jumps[0]) if len(jumps) else size
+    parts = along.reshape(-1, part, *along.shape[1:]) if size % part == 0 else along[None]
+    return (len(parts), part) if len(parts) > 1 and _step(parts) and _step(parts[0]) else (size,)
+
+
+def _head_dims(
+    inner: tuple[int, ...], rows: set[int], heads: int | None, steps: list[int], keys: int
+) -> tuple[int, ...]:
+    """Return which dimensions are heads: those of the named number, or all but the rows.
+
+    steps : how far from each other the queries along each dimension were stored. Heads are parts of
+    one vector: they lie nearer to each other than positions.
+    """
     free = [i for i in range(len(inner)) if i not in rows]
     for i in reversed(free):
         if inner[i] == heads:
             return (i,)
-    for i in free:
-        for j in free:
-            between = tuple(k for k in free if i <= k <= j)
-            if i < j and prod(inner[k] for k in between) == heads:
-                return between
-    of_heads = [i for i in sorted(rows)[:-1] if inner[i] == heads]
-    if of_heads and all(inner[i] == 1 for i in free):  # heads that share their keys: one product
-        return (of_heads[0],)
+    last = max(rows)
+    # Heads that share their keys are rows of one product.
+    shared = [i for i in sorted(rows)[:-1] if prod(inner[j] for j in rows) != keys]
+    for dims in (free, sorted({*free, *shared})):
+        for i in dims:
+            for j in dims:
+                between = tuple(k for k in dims if i <= k <= j)
+                if i <= j and prod(inner[k] for k in between) == heads:
+                    return between
+    near = [i for i in (*free, *shared) if 0 < steps[i] < steps[last]]
+    if near and all(i in near or inner[i] == 1 or steps[i] >= steps[last] for i in free):
+        return tuple(sorted(near))
     if len(free) > 1 and inner[0] != 1:
         return (free[-1],)
     return tuple(free)
@@ -399,7 +433,10 @@ def _by_key(
     """Give each column one key: return its rows of keys and of values (N, H, n), and the terms."""
     if ((k_place == _common(k_place, terms.live, 2)) | ~terms.live).all():
         return [_common(row, terms.live, 2).squeeze(2) for row in rows], terms
-    index, columns = _columns(k_place, k_number, count, terms.visible)
+    if (terms.visible & (k_place < 0)).any():
+        raise NotExpressibleError(_NO_PRODUCT)
+    numbered = _numbered(k_place, k_number, count, rows[0])
+    index, columns = _columns(k_place, terms.visible) if numbered is None else numbered[::2]
     N, H, m, _ = index.shape
 
     def row_of_column(rows: Tensor) -> Tensor:
@@ -418,22 +455,36 @@ def _by_key(
         inner=None if terms.inner is None else by_column(terms.inner, 0.0),
     )
     k_row, *others = map(row_of_column, rows)
-    if index is k_number:  # a key that no row has picked lies beside the others
-        first = (rows[0] - k_number).amax((2, 3))
-        k_row = first.unsqueeze(-1) + torch.arange(columns, device=k_row.device)
-    return [k_row, *others], column_terms
+    return [k_row if numbered is None else numbered[1], *others], column_terms
 
 
-def _columns(k_place: Tensor, k_number: Tensor, count: int, visible: Tensor) -> tuple[Tensor, int]:
+def _numbered(
+    k_place: Tensor, k_number: Tensor, count: int, k_row: Tensor
+) -> tuple[Tensor, Tensor, int] | None:
+    """Return the column of each score, the key of each column, and how many there are.
+
+    Where each product has a key once, its own numbers hold, also for keys that no row has picked.
+    The keys of one window stand behind those of another, as their queries do.
+    """
+    start = (k_row - k_number)[..., 0]
+    is_one = ((k_row - k_number) == start.unsqueeze(-1)) & (k_number >= 0)
+    earlier = torch.arange(start.shape[-1], 0, -1, device=start.device)
+    first = ((start.unsqueeze(-1) == start.unsqueeze(-2)) * earlier).argmax(-1)
+    if not is_one.all() or (first != first[:1, :1]).any() or _repeats(k_place):
+        return None
+    blocks, block = torch.unique(first, return_inverse=True)
+    index = block.unsqueeze(-1) * count + k_number
+    place = k_place.new_full((*k_place.shape[:2], len(blocks) * count), -1)
+    place.scatter_(2, index.flatten(2), k_place.flatten(2))
+    is_own = place.gather(2, index.flatten(2)) == k_place.flatten(2)
+    keys = start[..., blocks].unsqueeze(-1) + torch.arange(count, device=start.device)
+    return (
+        (index, keys.flatten(2), place.shape[2]) if is_own.all() and not _repeats(place) else None
+    )
+
+
+def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:
     """Return the number of each score's key in its head, and their count, also if masked."""
-    if (visible & (k_place < 0)).any():
-        raise NotExpressibleError(_NO_PRODUCT)
-    # Where a product has each key once, its own numbers hold: a row may have picked some of them.
-    if (k_number >= 0).all() and not _repeats(k_place):
-        of_number = k_place.new_empty(*k_place.shape[:2], count)
-        of_number.scatter_(2, k_number.flatten(2), k_place.flatten(2))
-        if (of_number.gather(2, k_number.flatten(2)) == k_place.flatten(2)).all():
-            return k_number, count
     # The second copy of a key in one row gets its own place, and so on.
     order = torch.where(visible, k_place, -1).sort(dim=-1, stable=True)
     position = torch.arange(k_place.shape[-1], device=k_place.device).expand_as(k_place)

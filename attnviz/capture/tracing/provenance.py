@@ -25,8 +25,7 @@ from attnviz.runtime.compat import storage_id, unwrapped
 Kind = Literal["place", "score", "weight", "shift"]
 Args: TypeAlias = tuple[Any, ...]  # of an operator
 Kwargs: TypeAlias = Mapping[str, Any]
-# More than any precision loses of a weight, less than any change that a model makes on purpose.
-_ROUNDING, _TINY = 0.02, 1e-6
+TINY = 1e-6  # a weight that is lost in rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,12 +195,20 @@ class Softmax:
         """The numbers of its elements."""
         return range(self.first, self.first + self.weights.numel())
 
+    def split(self, heads: int) -> None:
+        """Divide the first dimension into inputs and heads; rows are normalized."""
+        assert self.provenance is not None
+        parts = [self.scores, self.weights, *self.provenance.fields()]
+        self.scores, self.weights, *fields = (x.view(-1, heads, *x.shape[1:]) for x in parts)
+        self.provenance, self.dim = self.provenance.with_fields(fields), -1
+
     def has_weights(self, weights: Tensor, elements: Tensor) -> bool:
         """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
         inside = (elements >= self.span.start) & (elements < self.span.stop)
         expected = self.weights.flatten()[(elements - self.first)[inside]]
+        rounding = max(1e-5, 4 * torch.finfo(weights.dtype).eps)
         difference = (weights[inside] - expected).abs()
-        return bool((difference <= _ROUNDING * expected + _TINY).all())
+        return bool((difference <= rounding * expected + TINY).all())
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -247,13 +254,13 @@ class ConstantStorages:
         return tensor in self and storage_key(tensor) in self._parameters
 
     def note(self, args: Sequence[Any], result: Any) -> None:
-        """Note whether the result of an operator depends on constants only."""
-        if not isinstance(result, Tensor):
-            return
-        if all(tensor in self for tensor in tensors_in(args)):
-            self._add(result)
-        elif not self.is_parameter(result) or storage_key(result) in self._written:
-            self._references.pop(storage_key(result), None)
+        """Note whether the results of an operator depend on constants only."""
+        is_constant = all(tensor in self for tensor in tensors_in(args))
+        for one in tensors_in([result]):
+            if is_constant:
+                self._add(one)
+            elif not self.is_parameter(one) or storage_key(one) in self._written:
+                self._references.pop(storage_key(one), None)
 
     def _add(self, tensor: Tensor) -> int:
         key, storage = storage_key(tensor), tensor.untyped_storage()

@@ -287,9 +287,10 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                     softmax.mixtures.append(Mixture(weight.origin, values, output, exact))
                     softmax.used = True
                 return
-        # Scores that are mixed across heads, or rows, are no vectors.
-        is_score = any(self.provenance.get(side, "score") for side in (left, right))
-        if is_score or any(self._constants.is_parameter(side) for side in (left, right)):
+        # Scores that are mixed by numbers of no input, across heads or rows, are no vectors.
+        pairs = ((left, right), (right, left))
+        is_mixed = any(self.provenance.get(x, "score") and y in self._constants for x, y in pairs)
+        if is_mixed or any(self._constants.is_parameter(side) for side in (left, right)):
             return
         product = Product(
             self.provenance.depth,
