@@ -93,6 +93,12 @@ class StackCounter:
             key_axis = self._axis(
                 keys, sorted(others, key=lambda kind: self._axes[kind] is query_axis)
             )
+        if place == "cross" or queries != keys or self._axes.keys() >= {*_GIVEN}:
+            rows, columns = ([kind for kind in kinds if kind != own] for own in _GIVEN[::-1])
+            is_wrong = query_axis is self._axes.get("keys")
+            query_axis = self._axis(queries, rows) if is_wrong else query_axis
+            is_wrong = key_axis is self._axes.get("queries")
+            key_axis = self._axis(keys, columns) if is_wrong else key_axis
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
 
     def _stack(self, path: str, cross: bool, causal: bool) -> str:

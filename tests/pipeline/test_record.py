@@ -946,3 +946,17 @@ def test_inputs_that_are_read_one_by_one_are_calls():
     assert (recording.inputs, recording.calls) == (1, 3)
     for one, record in zip(x, recording.result(), strict=True):
         assert torch.allclose(record.weights()[0], (one @ one.T).softmax(-1), atol=1e-6)
+
+
+@pytest.mark.parametrize("given", [{"queries", "keys"}, {"queries"}, {"keys"}])
+@pytest.mark.parametrize("cross", [False, True])
+def test_rows_take_no_labels_of_keys_and_columns_none_of_queries(given, cross):
+    words = {"queries": ("a", "b", "c"), "keys": ("x", "y", "z")}
+    x, y = torch.randn(2, 1, 3, 16)
+    with attnviz.record(**{name: words[name] for name in given}) as recording:
+        attention(batch_first=True)(x, y if cross else x, y if cross else x)
+    (record,) = recording.result()
+    one = next(iter(given)) if len(given) == 1 and not cross else None  # a square map takes it
+    for name, axis in (("queries", record.query_axis), ("keys", record.key_axis)):
+        expected = words[one or name] if one or name in given else ("0", "1", "2")
+        assert axis.labels == expected
