@@ -175,9 +175,7 @@ class Search(Recorder):
     def _refuse_unmixed(self) -> None:
         """Note the softmaxes whose weights are changed, and multiplied by an activation then."""
         self.unreadable += [
-            (path, softmax.reason)
-            for path, softmax in self._unmixed
-            if softmax.multiplied and not softmax.mixtures
+            (path, softmax.reason) for path, softmax in self._unmixed if softmax.multiplied
         ]
 
     def take_recording(self) -> Recording:
@@ -230,6 +228,7 @@ class Search(Recorder):
     def _arrange_pending(self, depth: int) -> None:
         """Finish the attentions of modules deeper than `depth`, which have been left."""
         pending, self._pending = self._pending, []
+        self._unmixed = [(path, one) for path, one in self._unmixed if not one.mixtures]
         with compat.outside_dispatch_modes():
             for recorded, softmax, heads in pending:
                 if softmax.depth <= depth:

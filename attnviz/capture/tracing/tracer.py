@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -112,17 +112,6 @@ class SoftmaxCollector(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-@dataclass(frozen=True, eq=False)
-class _Exponential:
-    """Exponentials of scores, to be divided by their sum."""
-
-    depth: int
-    scores: Tensor
-    provenance: Provenance
-    result: Tensor
-    other: Softmax  # which is noted unless they are
-
-
 class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
     """Dispatch mode that follows scores through the operators of a run.
 
@@ -151,7 +140,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._traced: list[Softmax] = []
         self.is_idle = False  # while nothing is followed
         # Exponentials of scores that no sum has divided yet.
-        self._exponentials: dict[int, _Exponential] = {}
+        self._exponentials: dict[int, Softmax] = {}
 
     def add_constants(self, module: nn.Module) -> None:
         """Add the parameters and buffers of a module, which do not depend on the input."""
@@ -231,7 +220,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._exponentiate(name, args[0] if before is None else before, args[0], result)
         elif (one := self._divided(name, args)) and (dim := _normalized(result)) is not None:
             softmax = self._normalize(one.scores, one.provenance, dim, result)
-            one.other.mixtures, one.other.reason = softmax.mixtures, softmax.reason
+            one.mixtures, one.reason = softmax.mixtures, softmax.reason
         elif name in _MOVES and (name != "scatter" or all(map(_is_tensor, args[3:]))):
             self._move(func, name, args, kwargs, result)
         elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
@@ -322,21 +311,21 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         score = score.clone()
         if name == "exp2" and (natural := score.scaled(math.log(2))) is not None:
             scores, score = scores * math.log(2), natural
-        other = self._note_other(result, _UNDIVIDED)
-        exponential = _Exponential(self.provenance.depth, scores, score, result, other)
+        exponential = self._note_other(result, _UNDIVIDED, scores, score)
         self._exponentials[storage_key(result)] = exponential
         self.provenance.drop(result)
 
-    def _divided(self, name: str, args: Args) -> _Exponential | None:
+    def _divided(self, name: str, args: Args) -> Softmax | None:
         """Return the exponentials that an operator divides, or multiplies by one divided."""
         sides = {"div": args[:1], "mul": args}.get(name, ())
         keys = [storage_key(side) for side in sides if isinstance(side, Tensor)]
         return next((self._exponentials[key] for key in keys if key in self._exponentials), None)
 
-    def _note_other(self, result: Tensor, reason: str) -> Softmax:
-        """Note what may be an attention that cannot be read, and keep none of its numbers."""
-        empty = result.new_empty(0)
-        other = Softmax(empty, empty, -1, self.provenance.depth, reason=reason)
+    def _note_other(self, result: Tensor, reason: str, *formula: Any) -> Softmax:
+        """Note what may be an attention that cannot be read; formula : scores, provenance."""
+        scores, provenance = formula or (result.new_empty(0), None)  # which keep no memory
+        other = Softmax(scores, result if formula else scores, -1, self.provenance.depth)
+        other.provenance, other.reason = provenance, reason
         if self._on_other is not None:
             self._derived.add(result, frozenset([other]))
             self._on_other(other)
