@@ -277,5 +277,19 @@ def windows(
     show(evaluate(model, sentences, store=store), model, Console())
 
 
+@app.command()
+def circuits(
+    step: Annotated[int, typer.Option(min=1, help="Take every n-th circuit.")] = 1,
+    store: Annotated[
+        Path | None, typer.Option(help="JSON lines, one a circuit: goes on from there.")
+    ] = None,
+) -> None:
+    """Find the known heads and words of models whose weights are set by hand."""
+    from faithfulness.circuits import evaluate, show
+
+    console = Console()
+    show(evaluate(step=step, store=store), Console(width=max(console.width, 110)))
+
+
 if __name__ == "__main__":
     app()
