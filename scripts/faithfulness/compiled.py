@@ -137,7 +137,7 @@ class Stream:
 
 
 def rotation(size: int) -> Tensor:
-    """Return the angles of a token's step in each pair of entries of a rotated head, (size / 2,)."""
+    """Return the angle of a step in each pair of entries of a rotated head, (size / 2,)."""
     return _THETA ** -(torch.arange(0, size, 2).double() / size)
 
 
