@@ -20,7 +20,7 @@ from attnviz.results.base import Savable
 
 _COMPLETE = 1e-3  # the largest completeness error of what is verified, in float32
 _STEPS = 10  # rounding steps of half precision: three times what BERT and Llama of 2 layers need
-_TINY = 1e-30
+_LEAST = 1e-2
 _NORM_FUNCTIONS = {"rsqrt", "sqrt", "pow", "__pow__", "square", "reciprocal"}
 _ACTIVATIONS = {
     "gelu", "silu", "relu", "leaky_relu", "mish", "softplus", "tanh", "sigmoid", "clamp",
@@ -73,12 +73,12 @@ class Decomposition(Savable):
         """The completeness error of the credits, as a share of the length."""
         return abs(self.credit.sum().item() - self.total) / self.length
 
-    @property
-    def relative_error(self) -> float:
-        """The larger completeness error, as a share of all parts: the length itself may be 0."""
+    def relative_error(self, number: float) -> float:
+        """The larger completeness error, as a share of all parts, or of 1 % of a larger number."""
         start = torch.tensor([self.start], dtype=torch.float64, device="cpu")
+        least = _LEAST * max(1.0, abs(number))  # smaller parts are rounding: nothing was read
         return max(
-            abs(parts.sum().item() - self.total) / max(parts.abs().sum().item(), _TINY)
+            abs(parts.sum().item() - self.total) / max(parts.abs().sum().item(), least)
             for parts in (self.credit, torch.cat([self.table.flatten(), start]))
         )
 

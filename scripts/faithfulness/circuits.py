@@ -31,7 +31,7 @@ from faithfulness.programs import CASES, Case, Text
 from faithfulness.reactions import auc, interval
 
 CHECKED = 48  # texts of a case that the model has to get right
-ABLATED, EXPLAINED = 6, 4  # texts that attnviz is asked about
+ABLATED, EXPLAINED, _ALONE = 6, 4, 3  # texts that attnviz is asked about
 _BROKEN, _LEAST = 0.75, 0.1  # accuracy without a known head, logits that others may move
 
 
@@ -161,6 +161,8 @@ def name_heads(
         "ablate, direct effect": attnviz.ablate(spelled, effect="direct", model=model),
     }
     numbers = {name: result.mean.abs() for name, result in lost.items()}
+    alone = [attnviz.ablate(text, model=model).mean.abs() for text in spelled[:_ALONE]]
+    numbers["ablate, one text at a time"] = torch.stack(alone).mean(0)
     numbers["ablate, estimate of the gradient"] = lost["ablate"].estimate.mean(0).abs()
     splits = [why.decomposition for why in explained]
     if all(splits):

@@ -80,15 +80,16 @@ class KnownHead:
 class Program:
     """What a model is to compute.
 
-    embeddings : of each token, by space, a number (the entry that is 1) or a vector. spaces : the
-    size of each. answers : the tokens or classes, by their entry of the output.
+    embeddings : of each token, by space, the entry that is 1. spaces : the size of each. answers :
+    the tokens or classes, by their entry of the output. compares_size : a space (1,) whose size an
+    MLP writes into the first answer, where the second one has a constant.
     """
 
-    embeddings: Mapping[str, Mapping[str, int | Tensor]]
+    embeddings: Mapping[str, Mapping[str, int]]
     spaces: Mapping[str, int]
     heads: Sequence[KnownHead]
     answers: Sequence[str]
-    compares_size: str = ""  # a space (1,): output 0 gets what its size is, output 1 a constant
+    compares_size: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,11 +254,9 @@ def compile_model(
     embedding[:, stream.slices["one"]] = 1
     for token, spaces in program.embeddings.items():
         for space, entry in spaces.items():
-            row = embedding[tokenizer.convert_tokens_to_ids(token), stream.slices[space]]
-            row[entry if isinstance(entry, int) else slice(None)] = (
-                1.0 if isinstance(entry, int) else entry
-            )
-    embedding[tokenizer.cls_token_id or tokenizer.bos_token_id, stream.slices["start"]] = 1
+            embedding[tokenizer.convert_tokens_to_ids(token), stream.slices[space]][entry] = 1
+    start = tokenizer.convert_tokens_to_ids("[CLS]" if family.startswith("bert") else "<s>")
+    embedding[start, stream.slices["start"]] = 1
     embedding = stream.balanced(embedding)
     embedding[:, stream.slices["constant"]] = torch.tensor([_CONSTANT, -_CONSTANT])
     module = FAMILIES[family](stream, layers, heads, size, groups, tokenizer, program)
@@ -290,7 +289,7 @@ def make_tokenizer(
         given |= {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
     else:
         frame, ends = ("<s> $A", "<s> $A $B"), [("<s>", tokenizer.token_to_id("<s>"))]
-        given["bos_token"] = "<s>"
+        given |= {"bos_token": "<s>"} if begins else {}
     if is_bert or begins:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=frame[0], pair=frame[1], special_tokens=ends

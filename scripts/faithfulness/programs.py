@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from attnviz.analyses.survey.probes import TEMPLATES
 from faithfulness.compiled import PLACES, Copy, KnownHead, Match, Offset, Program
@@ -28,7 +27,10 @@ SURE = 30.0  # nats between the key that is read and all others
 
 @dataclass(frozen=True)
 class Text:
-    """A text, what the model has to answer, and the indices of the words that the answer needs."""
+    """A text, what the model has to answer, and the indices of the words that the answer needs.
+
+    No sources are given where all words, or none, are needed.
+    """
 
     words: Sequence[str]
     answer: str
@@ -40,7 +42,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Function:
-    """What models compute, and a text of it; masked : with a mask token at the end."""
+    """What models compute, and what writes a text of it."""
 
     program: Program
     write: Callable[[Random], Text]
@@ -58,7 +60,7 @@ class Case:
     backup: bool = False
 
 
-def with_words(**more: Mapping[str, int | Tensor]) -> dict[str, dict[str, int | Tensor]]:
+def with_words(**more: Mapping[str, int]) -> dict[str, dict[str, int]]:
     """Return the embeddings of `WORDS`, each with its number, and of further tokens."""
     return {word: {"token": n} for n, word in enumerate(WORDS)} | {
         token: dict(spaces) for token, spaces in more.items()
@@ -263,7 +265,8 @@ def names(family: str) -> Function:
         first, second = pair if random.random() < 0.5 else pair[::-1]
         template = random.choice(TEMPLATES).removesuffix(" {}").replace(",", " ,")
         words = template.format(first, second, subject).split()
-        return Text(words, answer, (words.index(answer),))
+        needed = [n for n, word in enumerate(words) if word in pair]
+        return Text(words, answer, needed)
 
     return Function(Program(tokens, spaces, heads, NAMES), write)
 
@@ -339,8 +342,9 @@ def compare(family: str) -> Function:
         is_same = random.random() < 0.5
         second = first if is_same else second
         words = [first, second, *others] if family == "bert-class" else [first, *others, second]
-        places = (0, 1) if family == "bert-class" else (0,)  # the last word is read in any case
-        return Text(words, ("yes", "no")[int(not is_same)], places)
+        if not is_same:  # no single word makes them differ
+            return Text(words, "no")
+        return Text(words, "yes", (0, 1) if family == "bert-class" else (0,))
 
     more = {} if family == "bert-class" else {"yes": {}, "no": {}}
     spaces = {"token": COUNT, "first": COUNT}

@@ -61,6 +61,16 @@ def test_a_head_that_was_moved_is_noticed():
     assert {lost.sets[n][0] for n in lost.strongest[:2]} == {*moved.known}
 
 
+def test_a_text_without_any_contribution_is_not_condemned():
+    """All that counts is in the first token, so the contributions are rounding, as their sum is."""
+    _, compiled, texts = built("first word, no start", "gpt2")
+    for text in texts[:3]:
+        why = attnviz.explain(str(text), model=compiled.model)
+        assert why.target == text.answer
+        assert why.decomposition.credit.abs().sum() < 1e-3
+        assert why.agreement.verdict == "verified"
+
+
 def test_a_word_counts_only_where_it_is_first():
     text = {"words": [0, 1, 2], "sources": [1], "scores": {"right": [0, 2, 1], "wrong": [3, 2, 1]}}
     judged = {"words": [text]}

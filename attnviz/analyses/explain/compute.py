@@ -252,7 +252,7 @@ def explain_prediction(
     by_word = partial(spread, words=others, count=len(groups.labels))
     report = reading.result.agreement
     if split is not None:
-        report = check_sums(report, split.relative_error)
+        report = check_sums(report, split.relative_error(value))
     ours, loaded, name, size = _outputs(site, choices, numbers)
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
     return ExplainResult(

@@ -231,7 +231,7 @@ class ExplainResult(WordResult):
     @property
     def completeness_error(self) -> float:
         """How far the contributions, and the direct parts, miss the whole, as shares of them."""
-        return math.nan if self.decomposition is None else self.decomposition.relative_error
+        return math.nan if (of := self.decomposition) is None else of.relative_error(self.value)
 
     @property
     def attributions(self) -> dict[str, Tensor]:
