@@ -349,7 +349,7 @@ def show(judged: Sequence[Mapping[str, Any]], console: Console) -> None:
     table.add_row("chance", written(chances), str(sum(x is not None for x in chances)))
     console.print(table)
     console.print(
-        f"{len(judged)} circuits of {len({one['case'] for one in judged})} functions; intervals: "
+        f"{len(judged)} circuits of {len({one['case'] for one in judged})} kinds; intervals: "
         "95 %, from a bootstrap over circuits.",
         style="dim",
     )

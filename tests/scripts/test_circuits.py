@@ -69,6 +69,8 @@ def test_a_text_without_any_contribution_is_not_condemned():
         assert why.target == text.answer
         assert why.decomposition.credit.abs().sum() < 1e-3
         assert why.agreement.verdict == "verified"
+        # The first word, the sink, is the source, and is not changed.
+        assert why.headline.startswith(f"No word after “{text.answer}” alone changes")
 
 
 def test_a_word_counts_only_where_it_is_first():

@@ -331,6 +331,7 @@ class ExplainResult(WordResult):
         if not self.sources:
             return f"The text is too short to explain {question} by its {part}s"
         if self._effects[:, self.sources].abs().max() < self.least:
+            part += f" after {self.name(0)}" * (0 in self.unmeasured and not self.special[0])
             return f"No {part} alone changes {question} by {signed(self.least)} {self.unit}"
         verb = "raises" if self._sign > 0 else "lowers"
         first, leading = self.strongest, {*map(self.first, self._effects)}
@@ -352,8 +353,7 @@ class ExplainResult(WordResult):
         text = f"{self.quantity[0].upper()}{self.quantity[1:]} is {signed(self.value)} here"
         if self.decomposition is not None:
             other = "without context" if "only itself" in self.reference else "in the reference"
-            if "all words are" in self.reference:
-                other = "with all words masked"
+            other = "with all words masked" if "all words are" in self.reference else other
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {self.share}." if has_share else "."
         first, along = self.strongest, (self._sign * self.effect).tolist()
