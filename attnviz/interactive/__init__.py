@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import json
 import math
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, cached_property, partial
@@ -41,7 +43,8 @@ _SENTENCE_SIZE, _TEXT_SIZE = 0.5, 8.0  # megabytes
 _DOCUMENT_BYTES = 3_000  # of the page beside data and front end
 _NAMED = 3  # words with the largest contributions that the headline of an explanation names
 _LONGEST = 24  # letters of a word in a sentence
-_PART = 6_000_000  # bytes of the model in a file of a live page; a multiple of 12
+_PART = 6_000_000  # bytes of the model in a file of a live page
+_TURN = 0x5800  # is added to codes: then those that no text may have are the rarest
 _CONFIG = ("num_hidden_layers", "num_attention_heads", "hidden_size", "layer_norm_eps")
 _CHECKED = "The train left the station on time.", "We sat on the bank of the river."
 _LIVE = ("index.html", "attnviz.lesson.js", "attnviz.lesson.css")
@@ -62,11 +65,7 @@ class View:
     """
 
     def __init__(
-        self,
-        shown: Sequence[Any],
-        title: str,
-        collect: Callable[[], dict[str, Any]],
-        template: str,
+        self, shown: Sequence[Any], title: str, collect: Callable[[], dict[str, Any]], template: str
     ) -> None:
         """Show some results. collect : returns the data that the template writes into the page."""
         self._shown, self._title, self._collect, self._template = shown, title, collect, template
@@ -119,7 +118,7 @@ class View:
 
         The page works offline, also from disk, and begins with the text of this one. It compares
         itself with PyTorch when it is opened, and lets its reader change the model. The folder has
-        60 MB: the matrices of the model, rounded to 16 bits a number. Its files are overwritten.
+        47 MB: the matrices of the model, rounded to 16 bits a number. Its files are overwritten.
 
         Parameters
         ----------
@@ -138,16 +137,18 @@ class View:
         data, numbers = _live_data()
         shown = self._data["payload"]
         data |= {"start": shown["start"] | {"text": read.text}, "scale": shown["scale"]}
-        files = {name: static_file(name) for name in _LIVE}
-        files["data.js"] = f"attnvizData={compact_json(data)}"
-        for number, start in enumerate(range(0, len(numbers), _PART)):
-            part = _base64(numbers[start : start + _PART])
-            files[f"model.{number}.js"] = f'attnvizPart("{part}")'
+        files = {name: static_file(name).encode() for name in _LIVE}
+        for n, part in enumerate(codes := numbers.view(torch.int16).split(_PART // 2)):
+            turned = (part + _TURN).numpy().tobytes().decode("utf-16-le", "surrogatepass")
+            script = f"attnvizPart({json.dumps(turned, ensure_ascii=False)})"
+            files[f"model.{n}.js"] = script.encode("utf-16-le", "backslashreplace")
+        data["sums"] = [zlib.adler32(part.numpy()) for part in codes]
+        files["data.js"] = f"attnvizData={compact_json(data)}".encode()
         with translated(folder := Path(folder), "written"):
             folder.mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
+        for name, content in files.items():
             with atomic(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8", newline="\n")
+                temporary.write_bytes(content)
 
     def data(self) -> dict[str, Any]:
         """Return the data of the front end: of attentions, "payload" and "blocks"."""
@@ -425,7 +426,7 @@ def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
 
 
-def _live_data() -> tuple[dict[str, Any], bytes]:
+def _live_data() -> tuple[dict[str, Any], torch.Tensor]:
     """Return what a live page needs of the bundled model, and its numbers.
 
     Of two sentences it has PyTorch's values, with these numbers and with the model's own.
@@ -447,16 +448,15 @@ def _live_data() -> tuple[dict[str, Any], bytes]:
                 tensor = scale
             numbers += tensor.numpy().tobytes()
         rounded = [run() for run in runs]
-    data: dict[str, Any] = {"model": model.name, "places": places, "part": _PART}
+    data: dict[str, Any] = {"model": model.name, "places": places, "part": _PART, "checked": []}
     data["config"] = {name: getattr(module.config, name) for name in _CONFIG}
     vocabulary = locate_checkpoint(None)[1] / "vocab.txt"
     data["vocabulary"] = vocabulary.read_text("utf-8").split("\n")[:-1]
-    data["checked"] = []
     for text, inputs, ours, theirs in zip(_CHECKED, encoded, rounded, own, strict=True):
         values = {"weights": torch.cat(ours.attentions), "output": ours[0], "exact": theirs}
         floats = {name: _base64(tensor.numpy().tobytes()) for name, tensor in values.items()}
         data["checked"].append({"text": text, "ids": inputs["input_ids"][0].tolist(), **floats})
-    return data | {"bytes": len(numbers)}, bytes(numbers)
+    return data | {"bytes": len(numbers)}, torch.frombuffer(numbers, dtype=torch.uint8)
 
 
 def _base64(data: bytes) -> str:

@@ -35,14 +35,35 @@ def folder(model, tmp_path_factory):
     return site
 
 
-@pytest.fixture(scope="module")
-def served(folder):
-    """The address of a plain server of files."""
-    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=folder)) as server:
+class Quiet(SimpleHTTPRequestHandler):
+    """A plain server of files."""
+
+    def log_message(self, *_):
+        """Print no line."""
+
+
+class Named(Quiet):
+    """A server that says another charset than that of the model's files."""
+
+    def guess_type(self, path):
+        """Return the type of a file."""
+        kind = super().guess_type(path)
+        return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+
+
+@contextmanager
+def serve(folder, handler=Quiet):
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def served(folder):
+    """The address of a plain server of files."""
+    with serve(folder) as address:
+        yield address
 
 
 class Live(Reader):
@@ -488,13 +509,53 @@ def test_it_works_from_disk(open_page, folder):
     assert live.said().startswith("✓ Computed here")
 
 
+def test_it_works_from_a_server_that_names_another_charset(open_page, folder):
+    with serve(folder, Named) as address:
+        live = Live(open_page(f"{address}/live/index.html")).computed()
+        assert live.said().startswith("✓ Computed here")
+
+
+def test_its_folder_has_hardly_more_bytes_than_the_numbers(folder, model):
+    matrices = [p for p in model.module.parameters() if p.dim() == 2]
+    numbers = sum(2 * p.numel() + 4 * p.shape[0] for p in matrices)
+    assert sum(file.stat().st_size for file in (folder / "live").iterdir()) < 1.03 * numbers
+
+
 @pytest.mark.parametrize("name", ["data.js", "model.3.js"])
-def test_a_file_that_is_missing_is_named(open_page, folder, name):
+@pytest.mark.parametrize("where", ["disk", "server"])
+def test_a_file_that_is_missing_is_named(open_page, folder, served, name, where):
     here = folder / "less"
     shutil.copytree(folder / "live", here, dirs_exist_ok=True)
     (here / name).unlink()
-    page = open_page(here / "index.html", expects=[f"console: .*{re.escape('ERR_FILE_NOT_FOUND')}"])
+    address, why = here / "index.html", "ERR_FILE_NOT_FOUND"
+    if where == "server":
+        address, why = f"{served}/less/index.html", "404"
+    page = open_page(address, expects=[f"console: .*{why}"])
     expect(page.locator("main")).to_contain_text(f"{name} is missing: copy the whole folder.")
+
+
+@pytest.mark.parametrize("where", ["disk", "server"])
+@pytest.mark.parametrize("change", ["a byte", "another part", "no text"])
+def test_a_file_with_other_bytes_is_named(open_page, folder, served, where, change):
+    here = folder / "other"
+    shutil.copytree(folder / "live", here, dirs_exist_ok=True)
+    file = here / "model.3.js"
+    script = bytearray(file.read_bytes())
+    if change == "a byte":
+        script[3_000_000] ^= 1
+    elif change == "another part":
+        script = (here / "model.4.js").read_bytes()
+    else:
+        script[2_000_000:2_000_002] = '"'.encode("utf-16-le")
+    file.write_bytes(script)
+    page = open_page(
+        here / "index.html" if where == "disk" else f"{served}/other/index.html",
+        expects=["missing . after argument list"] if (where, change) == ("disk", "no text") else [],
+    )
+    said = page.locator(".said.wrong")
+    expect(said).to_have_text(
+        "model.3.js has other bytes than were written. Copy the folder again."
+    )
 
 
 # A fault in the page's attention, as a change to its built script.

@@ -38,7 +38,7 @@ async function lesson(): Promise<void> {
   night.addEventListener("change", () => (root.dataset.theme = night.matches ? "dark" : "light"));
   try {
     const started = await engine(data, (share) => {
-      said.textContent = share < 1 ? `Loading the model: ${Math.round(100 * share)} %` : "Comparing two sentences with PyTorch.";
+      if (!said.classList.contains("wrong")) said.textContent = share < 1 ? `Loading the model: ${Math.round(100 * share)} %` : "Comparing two sentences with PyTorch.";
     });
     Object.assign(root, { lesson: { engine: started, read: own.reads } });
     await own.start(started, root);

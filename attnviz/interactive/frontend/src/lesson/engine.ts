@@ -6,6 +6,9 @@ import type { Tokens } from "./tokens";
 import type { Agreement, Data, Question, Read } from "./worker";
 import Thread from "./worker?worker&inline";
 
+/** Python adds this to each 16 bits, so that what no text may have is the rarest. */
+const TURN = 0x5800;
+
 export interface Engine {
   agreement: Agreement;
   /** `ids` in place of those of the text; `plain`: without WebAssembly, as a reference. */
@@ -15,7 +18,7 @@ export interface Engine {
 }
 declare global {
   interface Window {
-    /** Written by `data.js`, and called by each `model.N.js` with its part in base64. */
+    /** Written by `data.js`, and called by each `model.N.js` with its part. */
     attnvizData: Data;
     attnvizPart: (text: string) => void;
   }
@@ -31,15 +34,20 @@ export async function engine(data: Data, say: (share: number) => void): Promise<
   };
   worker.onerror = ({ message }) => waiting.forEach((answer) => answer({ error: message || "This browser cannot run the model. Use a newer one." }));
   let count = 0;
-  const ask = <T>(question: Question) => new Promise<T>((resolve, reject) => {
+  const ask = <T>(question: Question, transfer: Transferable[] = []) => new Promise<T>((resolve, reject) => {
     waiting.set(++count, ({ answer, error }) => (error ? reject(new Error(error)) : resolve(answer as T)));
-    worker.postMessage({ ...question, number: count });
+    worker.postMessage({ ...question, number: count }, transfer);
   });
   await ask({ kind: "data", data });
-  for (let start = 0; start < data.bytes; start += data.part) {
-    say(start / data.bytes);
-    await ask({ kind: "part", start, text: await partOf(start / data.part) });
-  }
+  const parts = data.sums.keys();
+  const load = async () => {
+    for (const part of parts) {
+      say(part / data.sums.length);
+      const bytes = await partOf(part);
+      await ask({ kind: "part", part, bytes }, [bytes.buffer]);
+    }
+  };
+  await Promise.all(isServed() ? [load(), load()] : [load()]); // two requests at once
   say(1);
   const agreement = await ask<Agreement>({ kind: "check" });
   return {
@@ -49,13 +57,43 @@ export async function engine(data: Data, say: (share: number) => void): Promise<
   };
 }
 
-/** Load a script beside the page, which also a page on disk may do. */
-function partOf(part: number): Promise<string> {
+/**
+ * Load a part of the model: a script beside the page, which also a page on disk may load. Its text has a character of
+ * UTF-16 for each 16 bits. A server may name another charset, so that it is asked for the bytes.
+ */
+async function partOf(part: number): Promise<Uint8Array<ArrayBuffer>> {
+  const name = `model.${part}.js`;
+  const text = await (isServed() ? fetched : script)(name).catch(() => {
+    throw new Error(`${name} is missing: copy the whole folder.`);
+  });
+  const codes = new Uint16Array(text.length);
+  for (let n = 0; n < codes.length; n++) codes[n] = text.charCodeAt(n) - TURN;
+  return new Uint8Array(codes.buffer);
+}
+
+const isServed = () => location.protocol.startsWith("http");
+
+/** Return the text of a part; "" if it has other bytes than were written. */
+async function fetched(name: string): Promise<string> {
+  const answer = await fetch(name);
+  if (!answer.ok) throw new Error(answer.statusText);
+  const text = new TextDecoder("utf-16le").decode(await answer.arrayBuffer());
+  try {
+    return JSON.parse(text.slice(text.indexOf('"'), -1)) as string;
+  } catch {
+    return "";
+  }
+}
+
+function script(name: string): Promise<string> {
   return new Promise((resolve, reject) => {
     window.attnvizPart = resolve;
-    const script = el("script", { src: `model.${part}.js` });
-    script.addEventListener("error", () => reject(new Error(`model.${part}.js is missing: copy the whole folder.`)));
-    script.addEventListener("load", () => script.remove());
-    document.head.append(script);
+    const node = el("script", { src: name, charset: "utf-16le" });
+    node.addEventListener("error", reject);
+    node.addEventListener("load", () => {
+      resolve(""); // its code does not run
+      node.remove();
+    });
+    document.head.append(node);
   });
 }

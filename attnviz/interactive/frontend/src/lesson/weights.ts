@@ -18,16 +18,17 @@ export function weightsOf(bytes: ArrayBuffer, places: Places): Weights {
   return { get: (name) => part(name, 0, places[name][1]), row: (name, index) => part(name, index, index + 1) };
 }
 
-/** Return the bytes of a text in base64. */
-export function bytesOf(text: string): Uint8Array {
-  const native = (Uint8Array as { fromBase64?: (text: string) => Uint8Array }).fromBase64;
-  if (native) return native(text);
-  const letters = atob(text);
-  const bytes = new Uint8Array(letters.length);
-  for (let n = 0; n < letters.length; n++) bytes[n] = letters.charCodeAt(n);
-  return bytes;
+/** Return the Adler-32 of bytes, as zlib of Python does. */
+export function adler(bytes: Uint8Array): number {
+  let [a, b] = [1, 0];
+  for (let n = 0; n < bytes.length; ) {
+    for (const end = Math.min(bytes.length, n + 2048); n < end; n++) b += a += bytes[n]; // below 2³¹
+    [a, b] = [a % 65521, b % 65521];
+  }
+  return b * 65536 + a;
 }
 
+/** Return the numbers of a text in base64. */
 export function floatsOf(text: string): Float32Array {
-  return new Float32Array(bytesOf(text).slice().buffer);
+  return new Float32Array(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer);
 }

@@ -4,15 +4,16 @@ import { weights as weightsBy } from "../formula";
 import { bert, headOf, ruleOf, UNCHANGED, type Attention, type Changes, type Run, type Config } from "./bert";
 import { fast, LONGEST } from "./kernel";
 import { reader, type Tokens } from "./tokens";
-import { bytesOf, floatsOf, weightsOf, type Places } from "./weights";
+import { adler, floatsOf, weightsOf, type Places } from "./weights";
 
 /** What Python writes into the folder beside the numbers of the model. */
 export interface Data {
   model: string;
   config: Config;
   bytes: number;
-  /** The bytes of each part, but for the last. */
+  /** The bytes of each part, but for the last, and the Adler-32 of each. */
   part: number;
+  sums: number[];
   places: Places;
   vocabulary: string[];
   checked: Checked[];
@@ -45,7 +46,7 @@ export interface Read extends Tokens, Run {
 }
 export type Question =
   | { kind: "data"; data: Data }
-  | { kind: "part"; start: number; text: string }
+  | { kind: "part"; part: number; bytes: Uint8Array }
   | { kind: "check" }
   | { kind: "split"; texts: string[] }
   | { kind: "read"; text: string; changes: Changes; ids?: number[]; plain?: boolean };
@@ -62,7 +63,10 @@ const answers: { [kind in Question["kind"]]: (question: Extract<Question, { kind
     bytes = new Uint8Array(data.bytes);
     tokens = reader(data.vocabulary);
   },
-  part: ({ start, text }) => bytes.set(bytesOf(text), start),
+  part({ part, bytes: some }) {
+    if (adler(some) !== data.sums[part]) throw new Error(`model.${part}.js has other bytes than were written. Copy the folder again.`);
+    bytes.set(some, part * data.part);
+  },
   check(): Agreement {
     const { weights: read, multiply } = fast(weightsOf(bytes.buffer as ArrayBuffer, data.places), ...sizesOf(data.places));
     [run, reference] = [bert(read, data.config, multiply), bert(read, data.config)];
