@@ -426,7 +426,7 @@ def _with_sign(number: float) -> str:
     return f"+{signed(number)}" if number > 0 else signed(number)
 
 
-def _live_data() -> tuple[dict[str, Any], torch.Tensor]:
+def _live_data() -> tuple[dict[str, Any], Any]:
     """Return what a live page needs of the bundled model, and its numbers.
 
     Of two sentences it has PyTorch's values, with these numbers and with the model's own.
