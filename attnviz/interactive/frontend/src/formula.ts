@@ -2,20 +2,33 @@
 
 import type { Rule } from "./data";
 
+/** Numbers of one kind, as a loop over several kinds takes more time. */
+type Floats = Float32Array | Float64Array;
+
 /** Return q·k of one query with every key. query: (d), keys: (n, d) row by row. */
-export function products(query: Float32Array, keys: Float32Array): Float64Array {
+export function products(query: Floats, keys: Floats): Float64Array {
   const d = query.length;
   const found = new Float64Array(keys.length / d);
-  for (let j = 0; j < found.length; j++) {
-    let sum = 0;
-    for (let c = 0, at = j * d; c < d; c++, at++) sum += query[c] * keys[at];
-    found[j] = sum;
-  }
+  for (let j = 0; j < found.length; j++) found[j] = dot(query, 0, keys, j * d, d);
   return found;
 }
 
+/** Return the dot product of `count` numbers from `i` and from `j`. Four sums side by side take less time than one. */
+export function dot(a: Floats, i: number, b: Floats, j: number, count: number): number {
+  let s = 0, t = 0, u = 0, v = 0;
+  const [end, whole] = [i + count, i + count - 3];
+  for (; i < whole; i += 4, j += 4) {
+    s += a[i] * b[j];
+    t += a[i + 1] * b[j + 1];
+    u += a[i + 2] * b[j + 2];
+    v += a[i + 3] * b[j + 3];
+  }
+  for (; i < end; i++, j++) s += a[i] * b[j];
+  return s + t + (u + v);
+}
+
 /** Return the softmax input of query `i`: scaled and capped, −∞ for hidden keys. */
-export function scores(query: Float32Array, keys: Float32Array, rule: Rule, i: number): Float64Array {
+export function scores(query: Floats, keys: Floats, rule: Rule, i: number): Float64Array {
   const cap = rule.softCap;
   const found = products(query, keys);
   const isOpen = rule.before === null && rule.after === null && !rule.hidden.length;
@@ -49,6 +62,6 @@ export function sinkOf(rule: Rule, i: number): number | null {
 }
 
 /** Return the weights of query `i` over all keys. */
-export function weights(query: Float32Array, keys: Float32Array, rule: Rule, i: number): Float64Array {
+export function weights(query: Floats, keys: Floats, rule: Rule, i: number): Float64Array {
   return softmax(scores(query, keys, rule, i), sinkOf(rule, i));
 }

@@ -1,6 +1,6 @@
 /** BERT, written from its formulas. Numbers are float32, and sums float64. */
 
-import { isHidden } from "../formula";
+import { dot, isHidden } from "../formula";
 import type { Rule } from "../data";
 
 /** The model's config, with the names of transformers. */
@@ -99,28 +99,31 @@ function attention(query: Float32Array, key: Float32Array, value: Float32Array, 
   const mixed = new Float32Array(tokens * size);
   const rule = ruleOf(changes, width);
   const hidden = Uint8Array.from({ length: tokens * tokens }, (_, at) => Number(isHidden(rule, Math.floor(at / tokens), at % tokens)));
-  const [row, sums] = [new Float64Array(tokens), new Float64Array(width)];
+  const row = new Float64Array(tokens);
   for (let head = 0; head < of.heads; head++) {
     const start = head * width;
+    const [queries, keys, values] = [query, key, value].map((all) => new Float64Array(headOf(all, head, width, size)));
+    const columns = transposed(values, width);
     for (let i = 0; i < tokens; i++) {
       let [largest, total] = [-Infinity, 0];
       for (let j = 0; j < tokens; j++) {
-        let product = 0; // q·k
-        for (let c = 0, q = i * size + start, k = j * size + start; c < width; c++) product += query[q + c] * key[k + c];
-        row[j] = hidden[i * tokens + j] ? -Infinity : product * rule.scale;
+        row[j] = hidden[i * tokens + j] ? -Infinity : dot(queries, i * width, keys, j * width, width) * rule.scale;
         largest = Math.max(largest, row[j]);
       }
       for (let j = 0; j < tokens; j++) total += row[j] = largest === -Infinity ? 0 : Math.exp(row[j] - largest);
-      sums.fill(0);
-      for (let j = 0; j < tokens; j++) {
-        const weight = total && row[j] / total;
-        weights[(head * tokens + i) * tokens + j] = weight;
-        for (let c = 0, v = j * size + start; c < width; c++) sums[c] += weight * value[v + c];
-      }
-      mixed.set(sums, i * size + start);
+      for (let j = 0; j < tokens; j++) weights[(head * tokens + i) * tokens + j] = row[j] = total && row[j] / total;
+      for (let c = 0; c < width; c++) mixed[i * size + start + c] = dot(row, 0, columns, c * tokens, tokens);
     }
   }
   return { weights, mixed };
+}
+
+/** Return the columns of a matrix one after the other. */
+export function transposed(rows: Float64Array, width: number): Float64Array {
+  const count = rows.length / width;
+  const columns = new Float64Array(rows.length);
+  for (let i = 0, at = 0; i < count; i++) for (let c = 0; c < width; c++, at++) columns[c * count + i] = rows[at];
+  return columns;
 }
 
 /** Return X Wᵀ + b. X: (rows, inputs), W: (outputs, inputs). Blocks of 4 rows and 2 outputs share the numbers that they read. */
@@ -153,7 +156,9 @@ export function linear(x: Float32Array, weight: Float32Array, bias: Float32Array
 }
 
 function sum(x: Float32Array, y: Float32Array): Float32Array {
-  return x.map((value, n) => value + y[n]);
+  const z = new Float32Array(x.length);
+  for (let n = 0; n < z.length; n++) z[n] = x[n] + y[n];
+  return z;
 }
 
 /** Return each row with mean 0 and variance 1, times the gain, plus the bias. */
@@ -161,25 +166,43 @@ function normalized(x: Float32Array, [gain, bias]: readonly Float32Array[], epsi
   const size = gain.length;
   const y = new Float32Array(x.length);
   for (let start = 0; start < x.length; start += size) {
-    let [mean, square] = [0, 0];
-    for (let c = 0; c < size; c++) mean += x[start + c] / size;
-    for (let c = 0; c < size; c++) square += (x[start + c] - mean) ** 2 / size;
-    const deviation = Math.sqrt(square + epsilon);
-    for (let c = 0; c < size; c++) y[start + c] = ((x[start + c] - mean) / deviation) * gain[c] + bias[c];
+    let total = 0, square = 0;
+    for (let c = 0; c < size; c++) total += x[start + c];
+    const mean = total / size;
+    for (let c = 0; c < size; c++) square += (x[start + c] - mean) * (x[start + c] - mean);
+    const factor = 1 / Math.sqrt(square / size + epsilon);
+    for (let c = 0; c < size; c++) y[start + c] = (x[start + c] - mean) * factor * gain[c] + bias[c];
   }
   return y;
 }
 
-/** Return x Φ(x), with Φ to 1e-7 (W. H. Press et al., Numerical Recipes, 3rd edition, 6.2.2). */
+/** Return x Φ(x). Φ is the cubic between places of a table that has its values and slopes: within 2e-9. */
 function gelu(x: Float32Array): Float32Array {
-  return x.map((value) => {
-    const z = Math.abs(value) / Math.SQRT2;
-    const t = 1 / (1 + z / 2);
-    const series = (((((((0.17087277 * t - 0.82215223) * t + 1.48851587) * t - 1.13520398) * t + 0.27886807) * t - 0.18628806) * t + 0.09678418) * t + 0.37409196) * t;
-    const power = (series + 1.00002368) * t - 1.26551223;
-    const tail = (t * Math.exp(power - z * z)) / 2;
-    return value * (value < 0 ? tail : 1 - tail);
-  });
+  const y = new Float32Array(x.length);
+  for (let n = 0; n < y.length; n++) {
+    const at = (x[n] + END) * STEPS;
+    if (at >= 0 && at < LAST) {
+      const k = Math.floor(at);
+      const t = at - k;
+      const [low, high, from, to] = [PHI[k], PHI[k + 1], SLOPE[k], SLOPE[k + 1]];
+      y[n] = x[n] * (low + t * (from + t * (3 * (high - low) - 2 * from - to + t * (2 * (low - high) + from + to))));
+    } else y[n] = at > 0 ? x[n] : 0;
+  }
+  return y;
+}
+const [END, STEPS] = [7, 32]; // the table is from −7 to 7, with steps of 1/32
+const LAST = 2 * END * STEPS;
+const PHI = Float64Array.from({ length: LAST + 1 }, (_, n) => phi(n / STEPS - END));
+const SLOPE = Float64Array.from(PHI, (_, n) => Math.exp(-((n / STEPS - END) ** 2) / 2) / Math.sqrt(2 * Math.PI) / STEPS);
+
+/** Return Φ(x) to 1e-7 (W. H. Press et al., Numerical Recipes, 3rd edition, 6.2.2). */
+function phi(x: number): number {
+  const z = Math.abs(x) / Math.SQRT2;
+  const t = 1 / (1 + z / 2);
+  const series = (((((((0.17087277 * t - 0.82215223) * t + 1.48851587) * t - 1.13520398) * t + 0.27886807) * t - 0.18628806) * t + 0.09678418) * t + 0.37409196) * t;
+  const power = (series + 1.00002368) * t - 1.26551223;
+  const tail = (t * Math.exp(power - z * z)) / 2;
+  return x < 0 ? tail : 1 - tail;
 }
 
 /** Return the rule by which the weights of every head follow from its queries and keys. */

@@ -1,7 +1,7 @@
 /** The thread that computes: it gets the model in parts, checks itself, and reads texts. */
 
-import { weights as weightsBy } from "../formula";
-import { bert, headOf, ruleOf, UNCHANGED, type Attention, type Changes, type Run, type Config } from "./bert";
+import { bert, UNCHANGED, type Changes, type Config, type Run } from "./bert";
+import { difference, follows, type Formula } from "./check";
 import { fast, LONGEST } from "./kernel";
 import { reader, type Tokens } from "./tokens";
 import { adler, floatsOf, weightsOf, type Places } from "./weights";
@@ -41,8 +41,7 @@ export interface Read extends Tokens, Run {
   text: string;
   changes: Changes;
   milliseconds: number;
-  /** The largest |Σ weights − 1|, and the largest |W V − mixed| and |softmax − weights| by the other code of the page. */
-  formula: { sums: number; mixed: number; weights: number };
+  formula: Formula;
 }
 export type Question =
   | { kind: "data"; data: Data }
@@ -74,7 +73,7 @@ const answers: { [kind in Question["kind"]]: (question: Extract<Question, { kind
     for (const { text, ids, weights, output, exact } of data.checked) {
       if (String(tokens(text).ids) !== String(ids)) found.misread.push(text);
       const ours = run(ids, UNCHANGED);
-      const all = ours.layers.flatMap((layer) => [...layer.weights]);
+      const all = joined(ours.layers.map((layer) => layer.weights));
       found.weights = Math.max(found.weights, difference(all, floatsOf(weights)));
       found.exact = Math.max(found.exact, difference(all, floatsOf(exact)));
       found.output = Math.max(found.output, difference(ours.output, floatsOf(output)));
@@ -98,38 +97,10 @@ function sizesOf(places: Places): [bytes: number, widest: number] {
   return [layers.reduce((sum, [rows, columns]) => sum + 4 * rows * columns + 16, 0), Math.max(...layers.flat())];
 }
 
-/** Return the largest difference; infinite if one number is none, or the lengths differ. */
-function difference(some: ArrayLike<number>, others: ArrayLike<number>): number {
-  let largest = some.length === others.length ? 0 : Infinity;
-  for (let n = 0; n < some.length; n++) if (!(Math.abs(some[n] - others[n]) <= largest)) largest = Math.abs(some[n] - others[n]);
-  return Number.isNaN(largest) ? Infinity : largest;
-}
-
-/** Compute the weights and W V once more, with the code that draws them. */
-function follows(layers: Attention[], { num_attention_heads: heads, hidden_size: size }: Config, changes: Changes): Read["formula"] {
-  const width = size / heads;
-  const rule = ruleOf(changes, width);
-  const found = { sums: 0, mixed: 0, weights: 0 };
-  for (const { query, key, value, weights, mixed } of layers) {
-    const tokens = query.length / size;
-    for (let head = 0; head < heads; head++) {
-      const [queries, keys, values] = [query, key, value].map((all) => headOf(all, head, width, size));
-      for (let i = 0; i < tokens; i++) {
-        const row = weightsBy(queries.subarray(i * width, (i + 1) * width), keys, rule, i);
-        const ours = weights.subarray((head * tokens + i) * tokens, (head * tokens + i + 1) * tokens);
-        const total = ours.reduce((a, b) => a + b, 0);
-        if (total) found.sums = Math.max(found.sums, Math.abs(total - 1)); // else all keys are hidden
-        found.weights = Math.max(found.weights, difference(ours, row));
-        const sums = new Float64Array(width);
-        for (let j = 0, at = 0; j < tokens; j++) {
-          const weight = row[j];
-          for (let c = 0; c < width; c++, at++) sums[c] += weight * values[at];
-        }
-        found.mixed = Math.max(found.mixed, difference(sums, mixed.subarray(i * size + head * width, i * size + (head + 1) * width)));
-      }
-    }
-  }
-  return found;
+function joined(parts: Float32Array[]): Float32Array {
+  const all = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
+  parts.reduce((at, part) => (all.set(part, at), at + part.length), 0);
+  return all;
 }
 
 /** Return the memory of all numbers of a text, which goes to the page without a copy. */
