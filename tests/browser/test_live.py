@@ -504,6 +504,51 @@ def test_a_link_opens_it_in_large_type(open_page, served, width, dark):
     assert page.locator("h1").bounding_box()["height"] == pytest.approx(title, abs=1)
 
 
+def test_large_type_is_chosen_in_the_worked_example_too(open_page, served):
+    page = open_page(f"{served}/live/index.html")
+    page.locator("[data-control=page-1]").click()  # while the model is loaded
+    title = page.locator("h1").bounding_box()["height"]
+    box = page.locator("[data-control=large-example]")
+    box.check()
+    live = Live(page).computed()
+    assert page.locator("h1").bounding_box()["height"] == pytest.approx(1.6 * title, abs=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+    page.locator("[data-control=page-0]").click()
+    expect(live.control("large")).to_be_checked()
+    live.control("large").uncheck()
+    page.locator("[data-control=page-1]").click()
+    expect(box).not_to_be_checked()
+    assert page.locator("h1").bounding_box()["height"] == pytest.approx(title, abs=1)
+
+
+def test_a_link_opens_another_head_in_an_open_page(live):
+    live.page.evaluate("location.hash = '#view=head&layer=4&heads=7'")
+    live.page.wait_for_function("document.querySelector('#attnviz').attnviz.state.layer === 4")
+    assert live.state()["heads"] == [7]
+    live.page.go_back()
+    live.page.wait_for_function("document.querySelector('#attnviz').attnviz.state.layer === 2")
+    live.computed()
+
+
+def test_a_blank_text_is_said_to_be_one(live):
+    live.page.locator("textarea").fill("  ")
+    said = "Type a sentence. Below is the one before."
+    expect(live.page.locator(".said")).to_have_text(said)
+    live.page.locator("textarea").fill("time")
+    expect(live.page.locator(".said")).to_contain_text("✓ Computed here")
+    live.computed()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_labels_of_the_curves_are_inside_their_figure(open_page, served, width):
+    page = open_page(f"{served}/live/index.html", width=width)
+    Live(page).computed()
+    inside = """svg => { const {left, right} = svg.getBoundingClientRect();
+        return [...svg.querySelectorAll("text")].map(one => one.getBoundingClientRect())
+            .every(box => box.left >= left - 1 && box.right <= right + 1) }"""
+    assert page.locator(".curves").evaluate(inside)
+
+
 def test_it_works_from_disk(open_page, folder):
     live = Live(open_page(folder / "live" / "index.html")).computed()
     assert live.said().startswith("✓ Computed here")

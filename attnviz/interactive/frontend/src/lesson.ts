@@ -16,6 +16,7 @@ import { mount, type View } from "./page";
 import { read } from "./state";
 
 const WAIT = 150; // milliseconds after a letter
+const LARGE = "data-large"; // of the page: its type is large
 
 async function lesson(): Promise<void> {
   const root = document.getElementById("attnviz")!;
@@ -26,8 +27,9 @@ async function lesson(): Promise<void> {
   const data = window.attnvizData;
   if (!data) return root.replaceChildren(el("p", { role: "alert" }, "data.js is missing: copy the whole folder."));
   const said = el("p", { class: "said", role: "status", "aria-live": "polite" }, "Loading the model.");
-  const own = sentence(data, said, theme);
-  const worked = example(theme);
+  const own = sentence(root, data, said, theme);
+  const large = el("input", { type: "checkbox", "data-control": "large-example", change: () => own.enlarge(large.checked) });
+  const worked = example(theme, el("label", {}, large, el("span", {}, "Large type")));
   const panels = [{ title: "Your sentence", node: own.node }, { title: "Worked example", node: worked.node }];
   root.replaceChildren(bar(panels), ...panels.map(({ node }) => node));
   worked.draw();
@@ -35,13 +37,15 @@ async function lesson(): Promise<void> {
     worked.draw();
     own.theme();
   }).observe(root, { attributeFilter: ["data-theme"] });
+  new MutationObserver(() => (large.checked = root.hasAttribute(LARGE))).observe(root, { attributeFilter: [LARGE] });
+  root.toggleAttribute(LARGE, new URLSearchParams(location.hash.slice(1)).get("large") === "1"); // also while the model is loaded
   night.addEventListener("change", () => (root.dataset.theme = night.matches ? "dark" : "light"));
   try {
     const started = await engine(data, (share) => {
       if (!said.classList.contains("wrong")) said.textContent = share < 1 ? `Loading the model: ${Math.round(100 * share)} %` : "Comparing two sentences with PyTorch.";
     });
     Object.assign(root, { lesson: { engine: started, read: own.reads } });
-    await own.start(started, root);
+    await own.start(started);
   } catch (error) {
     said.classList.add("wrong");
     said.textContent = error instanceof Error ? error.message : String(error);
@@ -74,7 +78,7 @@ function bar(panels: { title: string; node: HTMLElement }[]): HTMLElement {
 }
 
 /** The reader's sentence: what can be moved, the view of the attention, and the lenses below it. */
-function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
+function sentence(root: HTMLElement, data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   const text = el("textarea", { name: "text", rows: 1, autocomplete: "off", spellcheck: "false", "aria-describedby": "said", input: () => later(WAIT) });
   text.value = data.start.text;
   said.id = "said";
@@ -92,7 +96,6 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   });
 
   let run: Engine | null = null;
-  let root: HTMLElement;
   let view: View | null = null;
   let reads: Read[] = [];
   let timer = 0;
@@ -100,9 +103,14 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   let again = false;
   let chosen = 0;
   let pairs = false; // whether two results are shown
+  let linked: () => Partial<View["state"]> = () => ({}); // what the address asks for
   let asked = 0;
   let drawn = 0;
 
+  function say(line: string, kind: "" | "wrong" | "moved" = ""): void {
+    said.textContent = line;
+    said.className = `said ${kind}`.trim();
+  }
   /** Say in the document whether all that was asked is drawn. */
   function settle(): void {
     node.dataset.state = timer || busy || asked > drawn ? "asked" : "drawn";
@@ -116,6 +124,7 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
   async function compute(): Promise<void> {
     timer = 0;
     again ||= busy;
+    if (!busy && run && !text.value.trim()) say(view ? "Type a sentence. Below is the one before." : "Type a sentence.");
     if (busy || !run || !text.value.trim()) return settle();
     busy = true;
     settle();
@@ -131,8 +140,7 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
       } while (again);
       await show();
     } catch (error) {
-      said.classList.add("wrong");
-      said.textContent = error instanceof Error ? error.message : String(error);
+      say(error instanceof Error ? error.message : String(error), "wrong");
     } finally {
       busy = false;
       into.setAttribute("aria-busy", "false");
@@ -146,13 +154,17 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
     const old = view;
     const { stack, layer, heads, view: shown, words, mean, special, theme: colors, large, threshold, show: difference } = old?.state ?? ({} as View["state"]);
     const source = sourceOf(reads, agreement, data);
+    linked = () => read(location.hash, source.payload);
     const isOther = reads.length > 1 && reads[0].text !== reads[1].text;
     const show = pairs ? difference : isOther ? "difference" : "first";
-    const state = { ...(old ? { stack, layer, heads, view: shown, words, mean, special, theme: colors, large, threshold } : read(location.hash, source.payload)), ...(reads.length > 1 && { show }) };
+    const state = { ...(old ? { stack, layer, heads, view: shown, words, mean, special, theme: colors, large, threshold } : { ...linked(), large: root.hasAttribute(LARGE) }), ...(reads.length > 1 && { show }) };
     pairs = reads.length > 1;
     const inner = el("div", { class: "fresh" });
     into.append(inner);
-    new MutationObserver(() => (root.dataset.theme = inner.dataset.theme)).observe(inner, { attributeFilter: ["data-theme"] });
+    new MutationObserver(() => {
+      root.dataset.theme = inner.dataset.theme;
+      root.toggleAttribute(LARGE, inner.hasAttribute(LARGE));
+    }).observe(inner, { attributeFilter: ["data-theme", LARGE] });
     view = mount(inner, source, { state, onselect: () => void look() });
     Object.assign(root, { attnviz: view });
     await view.ready;
@@ -161,10 +173,9 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
     inner.classList.remove("fresh");
     const { verdict } = source.payload.results[0];
     const moved = describe(reads[0].changes);
-    said.classList.toggle("wrong", verdict === "failed");
-    said.classList.toggle("moved", verdict === "changed");
-    said.textContent = verdict === "failed" ? "✗ This page computes other numbers than PyTorch."
-      : moved ? `≠ Changed model: ${moved}.` : `✓ Computed here in ${Math.round(reads[0].milliseconds)} ms, checked on two sentences: weights within ${small(agreement.weights)} of PyTorch's.`;
+    if (verdict === "failed") say("✗ This page computes other numbers than PyTorch.", "wrong");
+    else if (moved) say(`≠ Changed model: ${moved}.`, "moved");
+    else say(`✓ Computed here in ${Math.round(reads[0].milliseconds)} ms, checked on two sentences: weights within ${small(agreement.weights)} of PyTorch's.`);
     handles.follow(reads[reads.length - 1], view.state);
     await look();
   }
@@ -190,9 +201,14 @@ function sentence(data: Data, said: HTMLElement, theme: () => typeof LIGHT) {
     node,
     theme: () => void look(),
     reads: () => reads,
-    async start(started: Engine, page: HTMLElement): Promise<void> {
-      [run, root] = [started, page];
+    enlarge(large: boolean): void {
+      root.toggleAttribute(LARGE, large);
+      view?.show({ large });
+    },
+    async start(started: Engine): Promise<void> {
+      run = started;
       await compute();
+      addEventListener("hashchange", () => view?.show(linked()));
     },
   };
 }

@@ -31,7 +31,8 @@ export function follow({ x, q, k, v }: Numbers, scaled: boolean): Record<"Q" | "
   return { Q, K, V, scores, weights, output: times(weights, V) };
 }
 
-export function example(theme: () => Theme): { node: HTMLElement; draw(): void } {
+/** Return the example, with a last control beside its own. */
+export function example(theme: () => Theme, last: HTMLElement): { node: HTMLElement; draw(): void } {
   let numbers = structuredClone(PHONES);
   let scaled = true;
   const [given, derived] = [el("div", { class: "stages given" }), el("div", { class: "stages", role: "status", "aria-live": "off" })];
@@ -52,7 +53,7 @@ export function example(theme: () => Theme): { node: HTMLElement; draw(): void }
       button("No matrices: W = I", "identity", () => Object.assign(numbers, { q: identity(wide()), k: identity(wide()), v: identity(wide()) })),
       button("Add a word", "add", () => numbers.words.length < MOST && (numbers.words.push(`word ${numbers.words.length + 1}`), numbers.x.push(Array(wide()).fill(0)))),
       button("Remove a word", "remove", () => numbers.words.length > 1 && (numbers.words.pop(), numbers.x.pop())),
-      el("label", {}, scale, el("span", {}, "divide by √dₖ"))),
+      el("label", {}, scale, el("span", {}, "divide by √dₖ")), last),
     given, finding, derived);
 
   const axis = (name: string, count: number) => Array.from({ length: count }, (_, n) => `${name}${n + 1}`);

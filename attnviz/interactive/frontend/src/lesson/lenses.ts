@@ -94,7 +94,7 @@ function scaling(subject: Subject): Node[] {
 }
 
 function curves(factors: number[], points: { top: number; slope: number }[], [scale, own]: [number, { top: number; slope: number }], none: number): SVGElement {
-  const [w, h, left, low, right] = [500, 220, 34, 30, 104];
+  const [w, h, left, low, right] = [420, 210, 30, 30, 114];
   const x = (factor: number) => left + ((w - left - right) * Math.log(factor / LEAST)) / Math.log(FACTOR / LEAST);
   const y = (value: number) => 10 + (h - 10 - low) * (1 - value);
   const line = (of: "top" | "slope") => svg("path", { class: of, d: `M${points.map((point, n) => `${x(factors[n]).toFixed(1)},${y(point[of]).toFixed(1)}`).join("L")}` });
@@ -118,7 +118,7 @@ function matrices(subject: Subject): Node[] {
   const [i, j] = [Math.floor(largest(turned) / tokens), largest(turned) % tokens];
   return [
     ...said(
-      `With X alone, ${itself(alike)} of ${tokens} tokens weigh themselves most. With Q and K ${itself(weights)} do.`,
+      `With X alone, ${itself(alike)} of ${tokens} tokens weigh themselves most, with Q and K ${itself(weights)} of ${tokens}.`,
       `x·y is y·x, so the scores of X Xᵀ are the same both ways. Q and K tell apart who looks: ${quoted(labels[i])} gives ${quoted(labels[j])} ${brief(weights[i * tokens + j])}, and ${quoted(labels[j])} gives ${quoted(labels[i])} ${brief(weights[j * tokens + i])}. V is what is then passed on.`),
     pair(map(subject, `softmax(X Xᵀ / √${size})`, alike), map(subject, `softmax(Q Kᵀ / √${width})`, weights, { marked: [i * tokens + j, j * tokens + i] })),
   ];
