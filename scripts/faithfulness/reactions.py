@@ -36,7 +36,6 @@ from faithfulness.peers import installed
 
 FILE = Path(__file__).parents[2] / "tests" / "data" / "reaction_centers.json"
 MODEL = "rxnfp"
-CHANGES = ("knock-out", "delete", "replace", "mask")
 FAST = ("attention-value-norm", "late-rollout", "raw-attention", "rollout")
 WHOLE = 4  # reactions of a class for which all methods are computed; in the held-out ones of these,
 # atoms are also changed
@@ -71,7 +70,7 @@ def scores_of(why: attnviz.ExplainResult) -> Iterator[tuple[str, Tensor]]:
     yield from why.methods.items()
     yield "split", why.credit
     if why.causal:
-        yield from ((f"measured: {name}", why.causal[name]) for name in CHANGES)
+        yield from ((f"measured: {name}", effect) for name, effect in why.causal.items())
         yield "measured: consensus", why.consensus
 
 
