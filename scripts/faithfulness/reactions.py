@@ -10,11 +10,13 @@ read the recorded weights are computed for each reaction, all others for the fir
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -25,6 +27,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 import attnviz
+from attnviz.analyses.explain import compute
 from attnviz.analyses.explain.compute import explain_prediction, find_prediction
 from attnviz.attribution.methods import METHODS, compute_methods
 from attnviz.attribution.ranking import sum_pieces
@@ -88,7 +91,8 @@ def score(
     target = Score(**vars(site), direction=torch.ones(1), result=result, gate=gate)
     if number < WHOLE:
         held_out = bool(number % 2)
-        why = explain_prediction(site, choices, methods=list(METHODS), measure=held_out)
+        with mock.patch.object(compute, "FEW", math.inf):  # each atom is changed in every way
+            why = explain_prediction(site, choices, methods=list(METHODS), measure=held_out)
         tokens, scores = why.words, dict(scores_of(why))
         for name, method in installed().items() if peers else ():
             with tracing(model):
