@@ -114,7 +114,7 @@ def check_hidden_states(
     """Return a report on hidden states (S, …), relative to their norm as loaded, or to `scale`."""
     if report.output is None:
         return report
-    size = loaded.flatten(1).norm(dim=1) if scale is None else scale
+    size = loaded.flatten(1).norm(dim=1) if scale is None else scale or 1.0
     difference = (ours - loaded).flatten(1).norm(dim=1) / size
     check = AnalysisCheck(name, difference.max().item(), report.output.tolerance)
     return replace(report, analysis=(*report.analysis, check))
@@ -135,6 +135,7 @@ def check_hidden_runs(
     """
     eps = torch.finfo(getattr(torch, report.dtype)).eps
     tolerance = _rounding(eps, layers)
+    scale = scale or 1.0  # logits that are all 0
     difference = ((ours - own).norm() / scale).item()
     moved = effects.abs().max().item() / scale if effects.numel() else None
     blind = ("any layer",) if moved is not None and moved <= SMALLEST else ()

@@ -161,11 +161,12 @@ class Choices:
     def like(cls, model: Model, reading: Reading, other: Any, *, truncate: bool = False) -> Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
         media = reading.media
+        given: Any = {}
+        if media is not None:
+            kind = "image" if reading.source.pictures else "audio"
+            given, other = {kind: other}, None
         with in_other_text():
-            kind = media and ("image" if media.batch.waveform is None else "audio")
-            given: Any = {kind: other} if kind else {}
-            text = None if kind else other
-            _, source, _ = parse_source("explain", model, text, given, media=media is not None)
+            _, source, _ = parse_source("explain", model, other, given, media=media is not None)
             batch = encode_after(model, source, reading.bos, truncate=truncate)
         pooling = pooling_of(model.name, model.module)
         both, base = (reading.inputs, batch.inputs), base_of(model.module)
@@ -173,7 +174,13 @@ class Choices:
             lengths = [one["input_ids"].shape[1] for one in both]
         else:
             with restoring(model.module, None, seed=2), torch.no_grad():
-                lengths = [base(**one)[0].shape[1] for one in both]
+                states = [base(**one)[0] for one in both]
+            if any(state.dim() != 3 or len(state) > 1 for state in states):
+                raise ModelError(
+                    f"{model.name} has no hidden states (1, T, d) to compare. Choose another "
+                    "model, such as ViT or Wav2Vec2."
+                )
+            lengths = [state.shape[1] for state in states]
             begins = [axes[0].labels[:1] for axes in (media.batch.axes.get("image"),) if axes]
             pooling = pooling or ("first" if begins == [("[CLS]",)] else None)
         notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
@@ -186,8 +193,8 @@ class Choices:
             pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
         here, there = (normalize(vector, dim=0) for vector in pooled)
         names = [one.name.partition(" (")[0] for one in source.pictures or source.sounds or ()]
-        name = names[0] if names else spelled(model.checkpoint, (source.texts or ("",))[0])[0]
-        known = name, there
+        names += [spelled(model.checkpoint, text)[0] for text in source.texts or ()]
+        known = names[0], there
         return cls(model, reading, "similarity", rows[0], (here @ there)[None], notes, known)
 
     @classmethod
@@ -204,8 +211,8 @@ class Choices:
         ids: list[int] = [] if media else inputs["input_ids"][0].tolist()
         config: Any = module.config
         embeddings: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
-        has_labels = output.shape[-1] == getattr(config, "num_labels", None)
-        if output.dim() == 3 and embeddings is None and has_labels:
+        has_labels = output.shape[-1:] == (getattr(config, "num_labels", None),)
+        if output.dim() == 3 and embeddings is None and has_labels and not media:
             if word is None:
                 raise InputError(f"{model.name} labels each token. Name a word: --word (word=).")
             pieces = reading.groups.positions[locate(word, reading.groups)]
@@ -342,7 +349,7 @@ class Choices:
         if self.spans is not None:
             return self.reading.spelled(*divmod(int(self.spans[choice]), len(self.reading.tokens)))
         if self.kind in ("class", "label"):
-            names: Mapping[int, str] = getattr(self.model.module.config, "id2label", {})
+            names: Mapping[int, str] = getattr(self.model.module.config, "id2label", None) or {}
             return str(names.get(choice, choice))
         tokenizer: Any = self.model.checkpoint.target_tokenizer
         text = str(tokenizer.decode([choice]))

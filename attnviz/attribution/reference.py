@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +38,7 @@ from attnviz.results.text import READ_WITH, UNMEASURED
 from attnviz.runtime.libraries import silence_logs
 
 _MOST_WINDOWS, _SHORTEST, _STEP = 24, 0.2, 0.05  # of a sound, and seconds of one
-_MOST_TILES = 64  # of a picture
+_MOST_TILES = 36  # of a picture
 SAME_PIECES = "Replace words by words with the same number of pieces"
 
 
@@ -49,26 +51,29 @@ class Media:
 
     batch: Batch
     edges: tuple[tuple[float, ...], ...]
+    notes: tuple[str, ...] = ()  # what the model does not read
 
     @classmethod
-    def of(cls, model: Model, batch: Batch) -> Media:
-        """Divide a sound into about 24 windows at most, or a picture into 64 tiles at most."""
-        if batch.waveform is not None:
-            seconds = batch.waveform.seconds
+    def of(cls, model: Model, batch: Batch, source: Inputs) -> Media:
+        """Divide a sound into about 24 windows at most, or a picture into 36 tiles at most."""
+        if source.sounds is not None:
+            seconds = _seconds_read(model, batch, source)
             length = max(_SHORTEST, _STEP * math.ceil(seconds / _MOST_WINDOWS / _STEP))
             count = max(1, round(seconds / length))
-            return cls(batch, ((*(round(n * length, 2) for n in range(count)), seconds),))
+            is_cut = seconds < source.sounds[0].seconds
+            notes = (f"the sound is not read after {seconds:g} s: windows end there",) * is_cut
+            return cls(batch, ((*(round(n * length, 2) for n in range(count)), seconds),), notes)
         pixels = batch.inputs.get("pixel_values")
-        if pixels is None or pixels.dim() != 4:
+        if pixels is None or pixels.dim() != 4 or len(pixels) > 1:
             raise InputError(
-                f"{model.name} does not read a picture as pixel_values (1, 3, H, W), so it cannot "
-                "be explained by tiles. Choose a model such as ViT, DINOv2 or Swin."
+                f"{model.name} does not read one picture as pixel_values (1, 3, H, W), so it "
+                "cannot be explained by tiles. Give one picture to a model such as ViT or Swin."
             )
         sizes = pixels.shape[-2:]
         grid = find_grid(model.module, batch.inputs) or sizes
         sides = range(1, max(grid) + 1)  # patches of a tile
         side = next(k for k in sides if math.prod(-(-n // k) for n in grid) <= _MOST_TILES)
-        edges = [[*range(0, n, side), n] for n in grid]
+        edges = [np.linspace(0, n, -(-n // side) + 1).round().tolist() for n in grid]
         pairs = zip(edges, sizes, grid, strict=True)
         return cls(batch, tuple(tuple(n * size / of for n in line) for line, size, of in pairs))
 
@@ -76,8 +81,7 @@ class Media:
     def axis(self) -> Axis:
         """The windows, or the tiles row by row."""
         if len(self.edges) == 1:
-            tenths = all(round(10 * edge, 6).is_integer() for edge in self.edges[0][:-1])
-            ends = [f"{edge:.{1 if tenths else 2}f}" for edge in self.edges[0]]
+            ends = [f"{round(edge, 2):g}" for edge in self.edges[0]]
             labels = [f"{begin}–{end} s" for begin, end in itertools.pairwise(ends)]
         else:
             rows, columns = (range(len(edges) - 1) for edges in self.edges)
@@ -89,15 +93,39 @@ class Media:
         parts = [*itertools.product(*map(itertools.pairwise, self.edges))]
         (begin, end), *across = parts[part]
         if not across:
-            (sound,) = source.sounds or []
-            samples = sound.samples.copy()
-            samples[round(begin * sound.rate) : round(end * sound.rate)] = 0
-            silenced = replace(source, sounds=[replace(sound, samples=samples)])
-            return encode(model.checkpoint, silenced, truncate=True).inputs
+            return _encode_with(0, model, source, begin, end)
         pixels: Tensor = self.batch.inputs["pixel_values"]
         covered, (left, right) = pixels.clone(), map(round, across[0])
         covered[..., round(begin) : round(end), left:right] = pixels.mean((-2, -1), keepdim=True)
         return {**self.batch.inputs, "pixel_values": covered}
+
+
+def _encode_with(
+    samples: Any, model: Model, source: Inputs, begin: float, end: float
+) -> Mapping[str, Tensor]:
+    """Return what the model reads with other samples between two seconds of the sound."""
+    (sound,) = source.sounds or []
+    changed = sound.samples.copy()
+    changed[round(begin * sound.rate) : round(end * sound.rate)] = samples
+    changed_source = replace(source, sounds=[replace(sound, samples=changed)])
+    return encode(model.checkpoint, changed_source, truncate=True).inputs
+
+
+def _seconds_read(model: Model, batch: Batch, source: Inputs) -> float:
+    """Return the end of what the model reads of a sound: noise after it changes no input."""
+    (sound,) = source.sounds or []
+    noise = np.random.default_rng(0).normal(size=sound.samples.shape)
+
+    def is_unread(step: int) -> bool:
+        begin = step * _STEP
+        after = noise[round(begin * sound.rate) :]
+        changed = _encode_with(after, model, source, begin, sound.seconds)
+        return all(torch.equal(one, changed[name]) for name, one in batch.inputs.items())
+
+    steps = range(math.ceil(max(0.0, sound.seconds - _SHORTEST) / _STEP) + 1)
+    if not is_unread(steps[-1]):
+        return sound.seconds
+    return round(_STEP * bisect.bisect_left(steps, True, key=is_unread), 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,10 +213,10 @@ def read(
     source = text if isinstance(text, Inputs) else parse_inputs(text)
     if source.pictures or source.sounds:
         batch = encode(model.checkpoint, source, truncate=truncate)
-        media = Media.of(model, batch)
+        media = Media.of(model, batch, source)
         known = Unrecorded.of(model.checkpoint, source, truncate=truncate)
         known = replace(known, provenance=replace(known.provenance, target=None))
-        rest = batch.details[0].notes, media.axis, Stacks(), source, media
+        rest = (*batch.details[0].notes, *media.notes), media.axis, Stacks(), source, media
         return Reading(batch.inputs, known, token_groups(media.axis), None, None, *rest)
     inputs, batch, bos, sink, notes = encode_begun(model, source, more, truncate=truncate, **how)
     kinds = ["text"] if source.targets is None else batch.axes

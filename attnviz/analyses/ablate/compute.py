@@ -136,6 +136,7 @@ def ablate(
     options = ablation, knock_out, effect, keep_sink
     measured = [_ablate_text(site, sets, others, *options) for site, others in pairs]
     first, predicted, spelled_patch = measured[0], sites[0].prediction, None
+    agreement, rounding = _verify(sites, torch.cat([one.unchanged for one in measured]))
     if patch is not None:
         (text,) = parse_inputs(patch).texts or ("",)
         spelled_patch = spelled(model.checkpoint, text)[0]
@@ -154,7 +155,8 @@ def ablate(
         condition=condition,
         effect=effect,
         notes=tuple(dict.fromkeys(note for site in sites for note in site.notes)),
-        agreement=_verify(sites, torch.cat([one.unchanged for one in measured])),
+        agreement=agreement,
+        rounding=rounding,
         provenance=sites[0].reading.result.provenance,
     )
 
@@ -322,9 +324,12 @@ def _describe(how: str, knock_out: str | None, patch: str | None, several: bool)
     return f"the output of the head is {becomes[how]}", "without {heads}"
 
 
-def _verify(sites: Sequence[_Site], ours: Tensor) -> AgreementReport:
-    """Return a report that covers the outputs, (N, d), from which effects are subtracted."""
+def _verify(sites: Sequence[_Site], ours: Tensor) -> tuple[AgreementReport, float]:
+    """Return a report on the outputs, (N, d), from which effects are subtracted, and rounding."""
     report = AgreementReport.joined(site.reading.result.agreement for site in sites)
     loaded = torch.cat([site.target.as_loaded() for site in sites])
-    name = "vectors" if sites[0].prediction is None else "logits"
-    return check_hidden_states(report, ours, loaded, name=name)
+    difference, eps = (ours - loaded).abs().max(), torch.finfo(getattr(torch, report.dtype)).eps
+    if sites[0].prediction is None:  # what is measured is a share of the length
+        return check_hidden_states(report, ours, loaded, name="vectors"), eps
+    rounding = max(difference, eps * loaded.abs().max())
+    return check_hidden_states(report, ours, loaded, name="logits"), float(rounding)

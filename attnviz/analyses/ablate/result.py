@@ -11,7 +11,7 @@ from rich.text import Text
 from torch import Tensor
 
 from attnviz.analyses.explain.result import UNITS
-from attnviz.attribution.ranking import RANKABLE, least_change, spearman
+from attnviz.attribution.ranking import PRINTED, RANKABLE, spearman
 from attnviz.results import AgreementReport, Provenance
 from attnviz.results.base import Columns, Result, Rules, described, doc, documented, proof
 from attnviz.results.text import counted, dim, literal, plain_table, signed
@@ -61,6 +61,9 @@ class AblationResult(Result):
     notes: tuple[str, ...] = doc("What a caption should say besides.")
     agreement: AgreementReport = doc("The attention of all texts, and the outputs before ablation.")
     provenance: Provenance = doc("Of the first text.")
+    rounding: float = doc(
+        "How far rounding moves what is measured, in its unit.", later="0.2", default=0.0
+    )
 
     main_array: ClassVar[str] = "lost"
 
@@ -160,7 +163,7 @@ class AblationResult(Result):
     @property
     def least(self) -> float:
         """The least change that counts: it is above rounding, and not printed as 0.00."""
-        return least_change(self.agreement, 1.0)
+        return max(PRINTED, self.rounding)
 
     @property
     def headline(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
 from attnviz.analyses.explain.result import CHANGES, SPLIT, ExplainResult
 from attnviz.analyses.maps.result import AttentionMap
@@ -63,13 +64,9 @@ def explain(
     with new_page(width, caption, texts, figure) as page:
         top = page.heading(result.headline) + 0.02
         top = page.paragraph(page.left, top, result.finding, page.room) + _GAP
-        if result.edges:
-            draw = _draw_windows if len(result.edges) == 1 else _draw_tiles
-            end = draw(page, result, top)
-            return page.finish(end + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
         if result.parts:
-            end = _draw_parts(page, result, top)
-            return page.finish(end + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
+            top = _draw_effects(page, result, top)
+            return page.finish(top + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
         _, _, words, bars = of_words(result)
         top = draw_words(page, words, top) + 0.06
         top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
@@ -180,13 +177,27 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
     return bottom + tall * bool(result.stacks)
 
 
-def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
+def _draw_effects(page: Page, result: ExplainResult, top: float) -> float:
+    """Draw what each part adds, on one scale with its key below; return the lower edge."""
+    draw = {"window": _draw_windows, "tile": _draw_tiles}.get(result.parts or "", _draw_parts)
+    is_whole = result.by_answer is None or draw is _draw_tiles
+    table = result.effect[None] if is_whole else result.by_answer
+    norm = signed_norm([4 * result.least, *table.flatten().tolist()])
+    top = draw(page, result, table, norm, top)
+    end = signed(float(norm.vmax or 0.0))
+    of_word = draw is _draw_windows and result.answer
+    high = f"{end} {result.unit}, raises {'the word' if of_word else result.question}"
+    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
+    return cells.draw_scales(page, [bar], (page.left, page.right), top)
+
+
+def _draw_parts(
+    page: Page, result: ExplainResult, table: Tensor, norm: Normalize, top: float
+) -> float:
     """Draw what each part adds to each word of the answer, and in all; return the lower edge."""
     shown = _ranked(result, result.effect)[:_MOST_PARTS]
     shown = sorted({*shown, *(result.unmeasured if len(shown) < _MOST_PARTS else ())})
     words = [literal(word, 20) for word in result.answer or (result.target,)]
-    table = (result.effect[None] if result.by_answer is None else result.by_answer).T[shown]
-    norm = signed_norm([4 * result.least, *table.flatten().tolist()])
     says = ["–" if n in result.unmeasured else signed(float(result.effect[n])) for n in shown]
     numbers = page.ruler.widest([*says, _IN_ALL], SMALL_SIZE) + 0.08
     wide = np.array([max(page.ruler.width(word, SMALL_SIZE) + 0.07, 0.2) for word in words])
@@ -201,7 +212,7 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
     ax = page.axes(left, top, wide.sum(), _ROW * len(shown))
     across = np.concatenate([[0.0], wide.cumsum()])
     edges = np.arange(len(shown) + 1.0), across
-    cells.draw_cells(ax, table, theme().values, norm, edges=edges)
+    cells.draw_cells(ax, table.T[shown], theme().values, norm, edges=edges)
     for middle, word in zip((across[1:] + across[:-1]) / 2, words, strict=True):
         ax.text(
             middle, -0.15, word, rotation=0 if is_flat else 90, ha="center", va="bottom",
@@ -209,93 +220,92 @@ def _draw_parts(page: Page, result: ExplainResult, top: float) -> float:
         )  # fmt: skip
     for row, (n, number) in enumerate(zip(shown, says, strict=True)):
         middle, first = top + (row + 0.5) * _ROW, n == result.strongest
-        color, weight = (theme().ink, "bold") if first else (theme().muted, "normal")
-        write = partial(page.write, va="center_baseline", color=color, weight=weight)
-        label = page.ruler.clip(result.words[n], left - begin - 0.1, SMALL_SIZE)
+        write = _writer(page, is_claim=first)
         write(begin - 0.06, middle, [f"{n + 1}"], align="right")
-        write(begin, middle, [label])
+        write(begin, middle, [page.ruler.clip(result.words[n], left - begin - 0.1, SMALL_SIZE)])
         write(page.right, middle, [number], align="right")
         if first:
             cells.frame(ax, (0, row), (across[-1], 1))
-    end = signed(float(norm.vmax or 0.0))
-    high = f"{end} {result.unit}, raises {result.question}"
-    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
-    return cells.draw_scales(page, [bar], (page.left, page.right), top + _ROW * len(shown) + 0.08)
+    return top + _ROW * len(shown) + 0.08
 
 
-def _draw_windows(page: Page, result: ExplainResult, top: float) -> float:
+def _draw_windows(
+    page: Page, result: ExplainResult, table: Tensor, norm: Normalize, top: float
+) -> float:
     """Draw the outline of the sound, and below it words × windows; return the lower edge."""
-    (edges,), waveform = result.edges, result.waveform
+    (edges,), waveform = map(np.array, result.edges), result.waveform
     assert waveform is not None
-    table = result.effect[None] if result.by_answer is None else result.by_answer
-    norm = signed_norm([4 * result.least, *table.flatten().tolist()])
     words = [literal(word, 20) for word in result.answer or (result.target,)]
     left = page.left + page.ruler.widest(words, SMALL_SIZE) + 0.06
-    wide, tall = page.right - left, _ROW * len(words)
-    outline = page.axes(left, top, wide, _OUTLINE, bare=True)
+    outline = page.axes(left, top, page.right - left, _OUTLINE, bare=True)
     seconds = np.linspace(0, waveform.seconds, len(waveform.extremes))
     outline.fill_between(seconds, *waveform.extremes.T.numpy(), color=theme().muted, linewidth=0.3)
     outline.set_xlim(0, edges[-1])
     top += _OUTLINE + 0.04
-    ax = page.axes(left, top, wide, tall)
-    across, down = np.array(edges), np.arange(len(words) + 1.0)
-    cells.draw_cells(ax, table, theme().values, norm, edges=(down, across))
+    ax = page.axes(left, top, page.right - left, _ROW * len(words))
+    down = np.arange(len(words) + 1.0)
+    cells.draw_cells(ax, table, theme().values, norm, edges=(down, edges))
     ticks = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(0, edges[-1])
     ax.set_xticks(ticks, [f"{x:g} s" for x in np.round(ticks, 3)])
     ax.set_xlim(0, edges[-1])
     ax.tick_params(axis="x", length=2, labelsize=SMALL_SIZE)
-    row, first = result.peak or (0, result.strongest)
+    row, first = result.peak or (0, None)
+    claimed = result.alike if first is None else [first]
     for n, word in enumerate(words):
-        look = (
-            ("bold", theme().ink) if n == row and first is not None else ("normal", theme().muted)
-        )
-        middle = top + (n + 0.5) * _ROW
-        page.write(
-            left - 0.05,
-            middle,
-            [word],
-            weight=look[0],
-            color=look[1],
-            align="right",
-            va="center_baseline",
-        )
-    if first is not None:
-        cells.frame(ax, (edges[first], row), (edges[first + 1] - edges[first], 1))
-        outline.axvspan(edges[first], edges[first + 1], fill=False, edgecolor=theme().claim)
-    end = signed(float(norm.vmax or 0.0))
-    high = f"{end} {result.unit}, raises {'the word' if result.answer else result.question}"
-    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
-    return cells.draw_scales(page, [bar], (left, page.right), top + tall + 0.24)
+        write = _writer(page, is_claim=n == row and bool(claimed))
+        write(left - 0.05, top + (n + 0.5) * _ROW, [word], align="right")
+    for n in claimed:
+        outline.axvspan(*edges[n : n + 2], fill=False, edgecolor=theme().claim)
+    cells.outline(ax, _marked(table, row, claimed), (down, edges))
+    return top + _ROW * len(words) + 0.24
 
 
-def _draw_tiles(page: Page, result: ExplainResult, top: float) -> float:
+def _draw_tiles(
+    page: Page, result: ExplainResult, table: Tensor, norm: Normalize, top: float
+) -> float:
     """Draw the picture, and beside it the effect of each tile on it; return the lower edge."""
-    rows, columns = map(np.array, result.edges)
-    image, norm = result.image, signed_norm([4 * result.least, *result.effect.tolist()])
-    assert image is not None
-    side = min(_LARGEST_IMAGE, (page.room - _GAP) / 2)
+    rows, columns = edges = np.array(result.edges[0]), np.array(result.edges[1])
+    assert result.image is not None
+    image, size = result.image.numpy(), (len(rows) - 1, len(columns) - 1)
+    label = line_height(SMALL_SIZE)
+    side = min(_LARGEST_IMAGE, (page.room - _GAP - label) / 2)
+    side *= min(1.0, columns[-1] / rows[-1])
     tall, box = side * rows[-1] / columns[-1], (0, columns[-1], rows[-1], 0)
-    brightness = (image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
-    for left, is_effect in ((page.left, False), (page.left + side + _GAP, True)):
-        ax = page.axes(left, top, side, tall)
-        if is_effect:
-            table = result.effect.reshape(len(rows) - 1, -1)
-            cells.draw_cells(ax, table, theme().values, norm, lines=False, edges=(rows, columns))
-        shadow = np.dstack([np.zeros_like(image), 0.4 * (1 - brightness)])
-        ax.imshow(shadow if is_effect else image.numpy(), extent=box, aspect="auto", zorder=2)
+    shadow = np.dstack([np.zeros_like(image), 0.4 * (1 - _brightness(image))])
+    claimed = _marked(table, 0, result.alike).reshape(size)
+    second = page.axes(page.left + side + _GAP + label, top, side, tall)
+    cells.draw_cells(second, table.reshape(size), theme().values, norm, lines=False, edges=edges)
+    for ax, shown in ((page.axes(page.left, top, side, tall), image), (second, shadow)):
+        ax.imshow(shown, extent=box, aspect="auto", zorder=2)
         ax.set(xticks=[], yticks=[], xlim=(0, columns[-1]), ylim=(rows[-1], 0))
         ax.spines[:].set_visible(False)
-        if (first := result.strongest) is not None:
-            m, n = divmod(first, len(columns) - 1)
-            size = columns[n + 1] - columns[n], rows[m + 1] - rows[m]
-            cells.frame(ax, (columns[n], rows[m]), size)
-    end = signed(float(norm.vmax or 0.0))
-    high = f"{end} {result.unit}, raises {result.question}"
-    bar = f"lowers, \N{MINUS SIGN}{end}", ScalarMappable(norm, theme().values), high
-    return cells.draw_scales(page, [bar], (page.left, page.right), top + tall + 0.08)
+        cells.outline(ax, claimed, edges)
+    second.set_xticks((columns[1:] + columns[:-1]) / 2, [*map(str, range(size[1]))])
+    second.set_yticks((rows[1:] + rows[:-1]) / 2, [*map(str, range(size[0]))])
+    second.tick_params(length=0, pad=2, labelsize=SMALL_SIZE, labelcolor=theme().muted)
+    return top + tall + label + 0.08
 
 
-def _ranked(result: ExplainResult, scores: torch.Tensor) -> list[int]:
+def _brightness(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return how bright each pixel of a picture (H, W, 3) is, from 0 to 1."""
+    shares: np.ndarray[Any, Any] = (image @ np.array(style.LUMINANCE) / 255) ** 0.7
+    return shares
+
+
+def _marked(table: Tensor, row: int, columns: list[int]) -> Tensor:
+    """Return which cells of a table are claimed: some columns of one row."""
+    marked = torch.zeros_like(table, dtype=torch.bool)
+    marked[row, columns] = True
+    return marked
+
+
+def _writer(page: Page, *, is_claim: bool) -> partial[Any]:
+    """Return what writes a label: that of the claim is bold."""
+    color, weight = (theme().ink, "bold") if is_claim else (theme().muted, "normal")
+    return partial(page.write, va="center_baseline", color=color, weight=weight)
+
+
+def _ranked(result: ExplainResult, scores: Tensor) -> list[int]:
     """Return the words or parts that are ranked, those with the largest scores (W,) first."""
     return sorted(result.sources, key=lambda n: -abs(float(scores[n])))
 

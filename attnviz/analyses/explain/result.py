@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
@@ -24,6 +25,9 @@ from attnviz.results.text import dim, literal, numbered, percent, plain_table, s
 SPLIT = "split"  # the name of the contributions among the methods
 _RESAMPLES = 1000
 _LONGEST = 24  # letters of a word in a sentence
+_ALIKE = 2 / 3  # of the largest effect
+_COUNTS = {2: "two", 3: "three", 4: "four"}  # tiles that a sentence may claim together
+_STRONGEST = 8  # tiles or windows that the terminal lists
 _FAR = 0.1  # less of a difference from the reference is none to speak of
 # What is done to a part, and what is then the case.
 CHANGES = {
@@ -190,7 +194,9 @@ class ExplainResult(WordResult):
         if self.number == "difference":
             return "the difference of the logits"
         if self.kind == "similarity":
-            return f"the similarity to “{literal(self.target, 40)}”"
+            is_named = not self.edges or self.target not in ("image", "sound")
+            other = f"“{literal(self.target, 40)}”" if is_named else f"the other {self._medium}"
+            return f"the similarity to {other}"
         if self._number == "score" and len(self.top) == 1:
             return "the score"
         of = self.question if self.answer else f"“{literal(self.target, _LONGEST)}”"
@@ -309,8 +315,36 @@ class ExplainResult(WordResult):
         """Return a word, or a part, as a sentence names it."""
         word = f"“{literal(self.names[index], _LONGEST)}”"
         if self.edges:
-            return f"{self.words[index]} of the {'picture' if self.parts == 'tile' else 'sound'}"
+            return f"{self.words[index]} of the {self._medium}"
         return f"{self.parts} {index + 1}" if self.parts else word
+
+    @property
+    def _medium(self) -> str:
+        """What has tiles or windows."""
+        return "picture" if self.parts == "tile" else "sound"
+
+    @property
+    def alike(self) -> list[int]:
+        """The tiles or windows whose effects are like the largest one, or the strongest word."""
+        first, along = self.strongest, (self._sign * self.effect).tolist()
+        if first is None or not self.edges:
+            return [] if first is None else [first]
+        return [n for n in self.sources if along[n] >= _ALIKE * along[first]]
+
+    @property
+    def _named(self) -> str | None:
+        """What the headline names in a sound or a picture; None if nothing stands out."""
+        rows = [divmod(n, len(self.edges[-1]) - 1) for n in self.alike]
+        sides = [(min(side), max(side) + 1) for side in zip(*rows, strict=True)]
+        are_neighbors = math.prod(high - low for low, high in sides) == len(rows)
+        if len(rows) == 1:
+            return self.name(self.alike[0])
+        if len(rows) > max(_COUNTS) or not are_neighbors:
+            return None
+        if self.parts == "window":
+            begin, end = (round(self.edges[0][n], 2) for n in sides[1])
+            return f"{begin:g}–{end:g} s of the sound"
+        return f"{_COUNTS[len(rows)]} neighboring tiles of the picture"
 
     @property
     def peak(self) -> tuple[int, int] | None:
@@ -324,6 +358,8 @@ class ExplainResult(WordResult):
     def headline(self) -> str:
         """The finding in one sentence: the word with the largest measured effect."""
         question, part = self.question, self.parts or "word"
+        after = f" after {self.name(0)}" * (0 in self.unmeasured and not self.special[0])
+        most = f"most of the {part}s{after}" if after else "most"
         if self.peak is not None:
             word, window = self.peak
             answered = literal(numbered(self.answer)[word], _LONGEST)
@@ -331,20 +367,25 @@ class ExplainResult(WordResult):
         if not self.sources:
             return f"The text is too short to explain {question} by its {part}s"
         if self._effects[:, self.sources].abs().max() < self.least:
-            part += f" after {self.name(0)}" * (0 in self.unmeasured and not self.special[0])
-            return f"No {part} alone changes {question} by {signed(self.least)} {self.unit}"
+            return f"No {part}{after} alone changes {question} by {signed(self.least)} {self.unit}"
         verb = "raises" if self._sign > 0 else "lowers"
         first, leading = self.strongest, {*map(self.first, self._effects)}
+        if self.edges:
+            name, count = self._named, len(self.alike)
+            if name is None:
+                return f"No {part} stands out: {count} of {len(self.words)} {verb[:-1]} {question} alike"
+            verb = verb[:-1] if name.startswith(tuple(_COUNTS.values())) else verb
+            return f"{name[0].upper()}{name[1:]} {verb} {question} most"
         if first is None and len(leading) == 1:
             return f"Interventions disagree on whether {self.name(*leading)} {verb} {question}"
         name = self.group(leading) if first is None else self.name(first)
         if name is None:
-            return f"Interventions disagree on which word {verb} {question} most"
+            return f"Interventions disagree on which word {verb} {question} {most}"
         name = name if self.causal else f"by its contribution {name}"
         if self._sign < 0 and max(self.total, float(self.effect[self.sources].sum())) <= -_FAR:
             what = "The context" if "only itself" in self.reference else "The text"
-            return f"{what} lowers {question}, {name} most"
-        return f"{name[0].upper()}{name[1:]} {verb} {question} most"
+            return f"{what} lowers {question}, {name} {most}"
+        return f"{name[0].upper()}{name[1:]} {verb} {question} {most}"
 
     @property
     def finding(self) -> str:
@@ -357,6 +398,13 @@ class ExplainResult(WordResult):
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {self.share}." if has_share else "."
         first, along = self.strongest, (self._sign * self.effect).tolist()
+        if self.edges and len(self.alike) > 1 and self.peak is None:
+            low, high = sorted(abs(float(self.effect[n])) for n in self.alike)[
+                :: len(self.alike) - 1
+            ]
+            verb = "raises" if self._sign < 0 else "lowers"
+            doing = CHANGES[next(iter(self.causal))][0]
+            return f"{text} {doing} each alone {verb} it by {signed(low)} to {signed(high)} {self.unit}."
         if self.peak is not None and self.by_answer is not None:
             word, _ = self.peak
             most, *others = self.by_answer[word].sort(descending=True).values.tolist()
@@ -459,16 +507,35 @@ class ExplainResult(WordResult):
         measured = {"measured": self.consensus} if len(self.causal) > 1 else {}
         columns = {**measured, **self.causal, **contributed, **self.methods}
         columns = {name: self._where_measured(scores) for name, scores in columns.items()}
-        table = plain_table((self.parts or "word",), list(columns), no_wrap=1)
-        for index, name in enumerate(self.names):
-            if not self.special[index]:
-                numbers = (signed(float(scores[index])) for scores in columns.values())
-                label = f"{index + 1:>2}  {literal(name, 50)}" if self.parts else literal(name, 14)
-                table.add_row(Text(label), *map(Text, numbers))
-        yield table
+        if self.edges and self.by_answer is not None:
+            yield self._table_of_answer(self.by_answer)
+        else:
+            yield self._table(columns)
         for name, (rho, low, high) in self.rank_correlations.items():
             yield Text(
                 f"rank correlation ρ of {name} with the measured effect of "
                 f"{len(self.sources)} words: {rho:.2f} ({low:.2f} to {high:.2f} over words)"
             )
         yield from dim(self.notes)
+
+    def _table(self, columns: Mapping[str, Tensor]) -> Table:
+        """Return one line for each word or part; of tiles and windows, for the strongest."""
+        shown = [n for n, flag in enumerate(self.special) if not flag]
+        if self.edges:
+            shown = sorted(shown, key=lambda n: -abs(float(self.effect[n])))[:_STRONGEST]
+        table = plain_table((self.parts or "word",), list(columns), no_wrap=1)
+        for n in shown:
+            label = literal(self.names[n], 50 if self.parts else 14)
+            label = f"{n + 1:>2}  {label}" if self.parts and not self.edges else label
+            table.add_row(label, *(signed(float(scores[n])) for scores in columns.values()))
+        return table
+
+    def _table_of_answer(self, by_answer: Tensor) -> Table:
+        """Return one line for each word of the answer: what it loses most by, and by how much."""
+        rows = []
+        for word, lost in zip(self.answer, by_answer, strict=True):
+            best = [n for n in lost.argsort(descending=True).tolist() if lost[n] >= self.least][:2]
+            told = [f"{self.words[n]}  {signed(float(lost[n]))}" for n in best]
+            rows.append((literal(word, 20), *told, *("–" for _ in range(2 - len(told)))))
+        names = "word", f"{self.parts} that raises it most, {self.unit}", "second"
+        return plain_table(names, rows=rows, no_wrap=3)

@@ -479,3 +479,13 @@ def test_bad_arguments_give_one_line(case, tiny_model):
 def test_a_model_without_a_head_needs_a_word(model):
     with pytest.raises(ModelError, match="has no head that predicts a token or a class"):
         attnviz.ablate(TEXT, model=model)
+
+
+def test_the_floor_is_the_rounding_of_the_logits_not_a_relative_error(several):
+    """Where the output is near 0, the relative tolerance is huge, and says nothing of logits."""
+    report = several.agreement
+    output = replace(report.output, tolerance=11.7)
+    huge = replace(several, agreement=replace(report, output=output))
+    assert huge.least == several.least == 0.005
+    assert huge.headline == several.headline
+    assert replace(several, rounding=11.7).headline.startswith("No head alone changes")

@@ -1,13 +1,22 @@
 """Which window of a sound, or which tile of a picture, a prediction comes from."""
 
+import io
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from commands import run
 from PIL import Image
+from rich.console import Console
 from transformers import (
+    ASTConfig,
+    ASTFeatureExtractor,
+    ASTForAudioClassification,
+    ConvNextConfig,
+    ConvNextModel,
     ViTConfig,
     ViTForImageClassification,
     ViTModel,
@@ -112,7 +121,7 @@ def test_two_pictures_of_different_sizes_are_compared():
     why = attnviz.explain(image=picture(), similar_to=picture(side=96), model=model)
     assert (why.kind, why.unit) == ("similarity", "points of cosine")
     assert why.value == pytest.approx(1, abs=1e-2)
-    assert why.question == "the similarity to “image”"
+    assert why.question == "the similarity to the other picture"
     processor = model.checkpoint.processors.image
     with torch.no_grad():
         states = [
@@ -128,8 +137,8 @@ def test_few_tiles_of_a_large_grid_cover_the_picture():
     processor = ViTImageProcessorPil(size={"height": 148, "width": 148})
     model = attnviz.load(ViTForImageClassification(config).eval(), processor=processor)
     why = attnviz.explain(image=picture(), model=model)
-    assert len(why.words) == 64
-    assert why.edges[0] == why.edges[1] == (0, 20, 40, 60, 80, 100, 120, 140, 148)
+    assert len(why.words) == 36
+    assert why.edges[0] == why.edges[1] == (0, 24, 48, 72, 100, 124, 148)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +168,7 @@ def tone(seconds=1.3):
 def test_the_window_that_makes_the_class_is_named(of_loudness, tmp_path):
     why = attnviz.explain(audio=tone(), sampling_rate=RATE, model=of_loudness)
     assert why.edges == ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.3),)
-    assert why.words[-1] == "1.0–1.3 s"
+    assert why.words[-1] == "1–1.3 s"
     assert why.headline == "0.4–0.6 s of the sound raises “loud” over “quiet” most"
     assert [n for n, lost in enumerate(why.effect.tolist()) if lost] == [2]
     assert why.reference == "the same sound, where one window is replaced by silence"
@@ -222,3 +231,74 @@ def test_the_command_reads_a_picture(tmp_path, capsys):
     assert told["target"] == "two.png"
     assert told["parts"] == "tile"
     assert len(told["edges"]) == 2
+
+
+def test_windows_end_where_the_model_stops_reading():
+    """A processor that cuts a sound in silence, and one that says so."""
+    torch.manual_seed(0)
+    config = ASTConfig(**_small, num_labels=2, max_length=100, num_mel_bins=32)
+    processor = ASTFeatureExtractor(max_length=100, num_mel_bins=32)
+    model = attnviz.load(ASTForAudioClassification(config).eval(), processor=processor)
+    noise = np.random.default_rng(0).normal(size=27_200).astype(np.float32) / 9  # 1.7 s
+    why = attnviz.explain(audio=noise, sampling_rate=RATE, model=model)
+    assert 1 <= why.edges[0][-1] <= 1.05
+    assert any("the sound is not read after 1" in note for note in why.notes)
+    assert why.effect.all()
+    whole = attnviz.explain(audio=noise[:14_400], sampling_rate=RATE, model=model)
+    assert whole.edges[0][-1] == 0.9
+    assert not any("not read" in note for note in whole.notes)
+
+
+def test_tiles_with_like_effects_are_claimed_together(why):
+    effects = torch.zeros(16, dtype=torch.float64)
+    effects[[9, 10]] = torch.tensor([0.02, 0.015], dtype=torch.float64)
+    two = replace(why, causal={"cover": effects})
+    said = "Two neighboring tiles of the picture raise “bright” over “dark” most"
+    assert two.headline == said
+    assert "Covering each alone lowers it by 0.01 to 0.02 logits." in two.finding
+    effects = torch.zeros(16, dtype=torch.float64)
+    effects[[0, 15]] = 0.02
+    apart = replace(why, causal={"cover": -effects})
+    assert apart.headline == "No tile stands out: 2 of 16 lower “bright” over “dark” alike"
+    apart.plot()
+
+
+@pytest.mark.parametrize("frames", [2, 3])
+def test_a_video_is_refused_in_one_line(frames):
+    video = np.zeros((frames, SIDE, SIDE, 3), np.uint8)
+    with pytest.raises(InputError, match="does not read one picture"):
+        attnviz.explain(image=video, model=vit(num_labels=2))
+
+
+def test_outputs_that_are_no_hidden_states_are_refused():
+    config = ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, image_size=SIDE)
+    processor = ViTImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    model = attnviz.load(ConvNextModel(config).eval(), processor=processor)
+    with pytest.raises(ModelError, match="has no hidden states"):
+        attnviz.explain(image=picture(), similar_to=picture(), model=model)
+
+
+def test_a_model_whose_logits_are_all_0_is_explained():
+    model = vit(num_labels=2)
+    torch.nn.init.zeros_(model.module.classifier.weight)
+    torch.nn.init.zeros_(model.module.classifier.bias)
+    why = attnviz.explain(image=picture(), model=model)
+    assert why.headline.startswith("No tile alone changes")
+    assert why.checked_agreement.verdict == "not proven"
+
+
+def test_the_terminal_lists_the_strongest_tiles_and_the_windows_of_words(why):
+    console = Console(width=100, file=io.StringIO())
+    console.print(why)
+    lines = console.file.getvalue().splitlines()
+    assert sum(line.startswith("row ") for line in lines) == 8
+    answer = replace(
+        why, parts="window", edges=((0.0, 1.0, 2.5),), words=("0–1 s", "1–2.5 s"),
+        positions=((0,), (1,)), special=(False, False), causal={"silence": torch.ones(2)},
+        replacements=torch.empty(0, 2), tokens=("a", "b"), answer=("one", "two"),
+        by_answer=torch.tensor([[1.0, 0.0], [0.5, 2.0]]), image=None,
+    )  # fmt: skip
+    console.print(answer)
+    said = console.file.getvalue()
+    assert re.search(r"two +1–2.5 s  2.00 +0–1 s  0.50", said)
+    assert re.search(r"one +0–1 s  1.00 +–", said)
