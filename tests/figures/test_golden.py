@@ -6,6 +6,7 @@ To regenerate the images: pytest tests/figures/test_golden.py
 
 from functools import partial
 
+import explained
 import pytest
 
 import attnviz
@@ -38,3 +39,13 @@ def test_a_text_of_column_width(train):
 @golden(filename="head_grid_layer.png")
 def test_the_heads_of_one_layer(short):
     return attnviz.plot.heads(short, layer=2, width=89)
+
+
+@golden(filename="explain_windows.png")
+def test_words_by_windows_of_a_sound():
+    return attnviz.plot.explain(explained.of_words(), width=120)
+
+
+@golden(filename="explain_tiles.png")
+def test_neighboring_tiles_of_a_picture():
+    return attnviz.plot.explain(explained.of_tiles(), width=120)

@@ -180,8 +180,8 @@ def _draw_table(page: Page, result: ExplainResult, top: float) -> float:
 def _draw_effects(page: Page, result: ExplainResult, top: float) -> float:
     """Draw what each part adds, on one scale with its key below; return the lower edge."""
     draw = {"window": _draw_windows, "tile": _draw_tiles}.get(result.parts or "", _draw_parts)
-    is_whole = result.by_answer is None or draw is _draw_tiles
-    table = result.effect[None] if is_whole else result.by_answer
+    by_word = None if draw is _draw_tiles else result.by_answer
+    table = result.effect[None] if by_word is None else by_word
     norm = signed_norm([4 * result.least, *table.flatten().tolist()])
     top = draw(page, result, table, norm, top)
     end = signed(float(norm.vmax or 0.0))
@@ -283,7 +283,7 @@ def _draw_tiles(
     second.set_xticks((columns[1:] + columns[:-1]) / 2, [*map(str, range(size[1]))])
     second.set_yticks((rows[1:] + rows[:-1]) / 2, [*map(str, range(size[0]))])
     second.tick_params(length=0, pad=2, labelsize=SMALL_SIZE, labelcolor=theme().muted)
-    return top + tall + label + 0.08
+    return float(top + tall + label + 0.08)
 
 
 def _brightness(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -371,11 +371,7 @@ class ExplainResult(WordResult):
         verb = "raises" if self._sign > 0 else "lowers"
         first, leading = self.strongest, {*map(self.first, self._effects)}
         if self.edges:
-            name, count = self._named, len(self.alike)
-            if name is None:
-                return f"No {part} stands out: {count} of {len(self.words)} {verb[:-1]} {question} alike"
-            verb = verb[:-1] if name.startswith(tuple(_COUNTS.values())) else verb
-            return f"{name[0].upper()}{name[1:]} {verb} {question} most"
+            return self._headline_of_edges(verb)
         if first is None and len(leading) == 1:
             return f"Interventions disagree on whether {self.name(*leading)} {verb} {question}"
         name = self.group(leading) if first is None else self.name(first)
@@ -386,6 +382,15 @@ class ExplainResult(WordResult):
             what = "The context" if "only itself" in self.reference else "The text"
             return f"{what} lowers {question}, {name} {most}"
         return f"{name[0].upper()}{name[1:]} {verb} {question} {most}"
+
+    def _headline_of_edges(self, verb: str) -> str:
+        """Return the sentence on the tiles or windows that moved the number most."""
+        name, count, several = self._named, len(self.alike), verb[:-1]
+        if name is None:
+            of = f"{count} of {len(self.words)}"
+            return f"No {self.parts} stands out: {of} {several} {self.question} alike"
+        verb = several if name.startswith(tuple(_COUNTS.values())) else verb
+        return f"{name[0].upper()}{name[1:]} {verb} {self.question} most"
 
     @property
     def finding(self) -> str:
@@ -398,13 +403,12 @@ class ExplainResult(WordResult):
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {self.share}." if has_share else "."
         first, along = self.strongest, (self._sign * self.effect).tolist()
-        if self.edges and len(self.alike) > 1 and self.peak is None:
-            low, high = sorted(abs(float(self.effect[n])) for n in self.alike)[
-                :: len(self.alike) - 1
-            ]
+        if len(self.alike) > 1 and self.peak is None:
+            numbers = sorted(abs(float(self.effect[n])) for n in self.alike)
             verb = "raises" if self._sign < 0 else "lowers"
             doing = CHANGES[next(iter(self.causal))][0]
-            return f"{text} {doing} each alone {verb} it by {signed(low)} to {signed(high)} {self.unit}."
+            between = f"{signed(numbers[0])} to {signed(numbers[-1])} {self.unit}"
+            return f"{text} {doing} each alone {verb} it by {between}."
         if self.peak is not None and self.by_answer is not None:
             word, _ = self.peak
             most, *others = self.by_answer[word].sort(descending=True).values.tolist()

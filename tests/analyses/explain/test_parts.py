@@ -218,3 +218,19 @@ def test_the_verdict_names_what_was_compared(why):
     assert summary.startswith("verified: input, logits and the output of the model as loaded (")
     assert summary.endswith(" agree; not compared: weights, positions")
     assert why.agreement.parts["weights"] == "not compared"
+
+
+def test_a_title_claims_nothing_of_words_that_were_not_changed(decoder):
+    why = attnviz.explain("the dog likes the bank", model=decoder)
+    effects = torch.zeros(len(why.words))
+    effects[2] = 2.0
+    options = {
+        "causal": {"replace": effects},
+        "special": (False,) * len(effects),
+        "decomposition": None,
+        "methods": {},
+    }
+    sure = dataclasses.replace(why, unmeasured=(3,), **options)
+    assert sure.headline.endswith(" most")
+    unsure = dataclasses.replace(why, unmeasured=(0, 3), **options)
+    assert unsure.headline == f"{sure.headline} of the words after {sure.name(0)}"
