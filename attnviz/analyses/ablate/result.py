@@ -61,8 +61,8 @@ class AblationResult(Result):
     notes: tuple[str, ...] = doc("What a caption should say besides.")
     agreement: AgreementReport = doc("The attention of all texts, and the outputs before ablation.")
     provenance: Provenance = doc("Of the first text.")
-    rounding: float = doc(
-        "How far rounding moves what is measured, in its unit.", later="0.2", default=0.0
+    rounding: float | None = doc(
+        "How far rounding moves what is measured, in its unit.", later="0.2", default=None
     )
 
     main_array: ClassVar[str] = "lost"
@@ -163,7 +163,7 @@ class AblationResult(Result):
     @property
     def least(self) -> float:
         """The least change that counts: it is above rounding, and not printed as 0.00."""
-        return max(PRINTED, self.rounding)
+        return max(PRINTED, self.rounding or 0.0)
 
     @property
     def headline(self) -> str:
