@@ -324,6 +324,8 @@ def test_a_word_is_replaced_before_and_after(live, model):
     live.computed()
     other = model.attend(TEXT.replace("unfathomable", "old"))
     live.show(view="head", layer=1, heads=[2], show="difference")
+    said = "Orange: more weight in 1 (“old”). Blue: more in 2 (“unfathomable”)."
+    expect(live.page.locator(".headline .hint")).to_contain_text(said)
     maps = [attnviz.attention_map(r, layer=1, head=2).weights for r in (other, model.attend(TEXT))]
     difference = maps[0] - maps[1]
     starts = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]  # of the shorter text: each word is one piece
@@ -528,6 +530,21 @@ def test_a_link_opens_another_head_in_an_open_page(live):
     live.page.go_back()
     live.page.wait_for_function("document.querySelector('#attnviz').attnviz.state.layer === 2")
     live.computed()
+
+
+def test_a_link_opens_the_worked_example(open_page, served):
+    address = f"{served}/live/index.html"
+    page = open_page(address, fragment="page=example&large=1")
+    chosen = page.locator("[role=tab][aria-selected=true]")
+    expect(chosen).to_have_text("Worked example")
+    expect(page.locator("[data-control=phones]")).to_be_visible()
+    live = Live(page).computed()
+    expect(page.locator("[data-control=large-example]")).to_be_checked()
+    page.evaluate("location.hash = '#layer=1&large=1'")
+    expect(chosen).to_have_text("Your sentence")
+    assert live.state()["layer"] == 1
+    page.go_back()
+    expect(chosen).to_have_text("Worked example")
 
 
 def test_a_blank_text_is_said_to_be_one(live):

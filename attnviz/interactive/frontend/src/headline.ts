@@ -30,6 +30,7 @@ const WAVE = 40; // pixels of height of the outline of a sound
 const MIXED = 85; // percent of color of the word with the largest weight
 const MOST_FRAMES = 400; // of a sound, to be drawn as a strip
 const SHORT = 120; // characters of a text in large letters
+const NAME = 24; // most characters of a name in the line of help
 
 export interface Headline {
   /** The headline, with the verdict in it or, if it is an alarm, below it. */
@@ -144,7 +145,7 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       drawn = now;
       model.textContent = [...new Set((look.differs ? results : [look.result]).map(({ model }) => model))].join(" and ");
       const usual = look.state.view === "head" && startsOf(look) ? WRITTEN : HELP[look.state.view];
-      help.textContent = base = `${usual}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
+      help.textContent = base = `${look.differs ? `${sidesOf(look, results)} ${usual.replace("a weight,", "a difference of weights,")}` : usual}${isPicture(look.result.axes[look.stack.queries]) ? " Point at the picture." : ""}`;
       chosen = chosenOf(look);
       for (const { side, units, words } of lines) {
         const unit = chosen === null || chosen.side !== side ? -1 : units.of[chosen.position];
@@ -218,6 +219,14 @@ export function headline({ results }: Payload, verdict: HTMLElement, why: HTMLEl
       }));
     },
   };
+}
+
+/** Say what the colors of a difference mean, and name its sides: by the word that was replaced, or by short names. */
+function sidesOf({ units }: Look, results: Payload["results"]): string {
+  const replaced = units[0].labels.map((label) => label.split(" | ")).filter(({ length }) => length === 2);
+  const names = replaced.length === 1 ? replaced[0].map((word) => `“${literal(word)}”`) : results.map(({ name }) => (name.length <= NAME ? name : ""));
+  const [first, second] = names.map((name) => name && ` (${name})`);
+  return `Orange: more weight in 1${first}. Blue: more in 2${second}.`;
 }
 
 /** Draw the outline of a sound for the screen, as wide as its frames. */

@@ -17,6 +17,7 @@ import { read } from "./state";
 
 const WAIT = 150; // milliseconds after a letter
 const LARGE = "data-large"; // of the page: its type is large
+const asks = () => new URLSearchParams(location.hash.slice(1)); // what the address asks for
 
 async function lesson(): Promise<void> {
   const root = document.getElementById("attnviz")!;
@@ -38,7 +39,7 @@ async function lesson(): Promise<void> {
     own.theme();
   }).observe(root, { attributeFilter: ["data-theme"] });
   new MutationObserver(() => (large.checked = root.hasAttribute(LARGE))).observe(root, { attributeFilter: [LARGE] });
-  root.toggleAttribute(LARGE, new URLSearchParams(location.hash.slice(1)).get("large") === "1"); // also while the model is loaded
+  root.toggleAttribute(LARGE, asks().get("large") === "1"); // also while the model is loaded
   night.addEventListener("change", () => (root.dataset.theme = night.matches ? "dark" : "light"));
   try {
     const started = await engine(data, (share) => {
@@ -73,7 +74,9 @@ function bar(panels: { title: string; node: HTMLElement }[]): HTMLElement {
     open(next);
     tabs[next].focus();
   });
-  open(0);
+  const linked = () => open(Number(asks().get("page") === "example"));
+  addEventListener("hashchange", linked);
+  linked();
   return el("header", { class: "top" }, el("h1", {}, "attnviz"), list);
 }
 
