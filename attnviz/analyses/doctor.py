@@ -19,7 +19,7 @@ _EXTRAS = {
     "large": "--device-map: models that are too large for one device",
     "fast": "compiled loops, which reduce the maps of long texts faster on the CPU",
     "triton": "compiled kernels, which reduce the maps of long texts on a GPU",
-    "survey": "surveys of Parquet files, and on a Ray cluster",
+    "survey": "tables of surveys, texts in Parquet files, and Ray clusters",
     "parquet": "results as .parquet files",
     "xarray": "to_xarray()",
     "widget": "the page as a widget in Jupyter",
@@ -30,7 +30,7 @@ _EXTRAS = {
 
 @dataclass(frozen=True)
 class DoctorResult(Printed):
-    """What of attnviz works on this machine, and how to install what is missing.
+    """Whether attnviz works on this machine, and how to install what is missing.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class DoctorResult(Printed):
 
 
 def doctor() -> DoctorResult:
-    """Say what of attnviz works on this machine, and how to install what is missing.
+    """Say what works on this machine, and how to install what is missing.
 
     Returns
     -------

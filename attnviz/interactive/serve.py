@@ -290,7 +290,7 @@ def _bind(port: int) -> socket.socket:
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]
         raise InputError(
-            f"The server cannot listen at port {port}: {reason}. Choose another --port (0 for any "
+            f"The server cannot listen on port {port}: {reason}. Choose another --port (0 for any "
             "that is free)."
         ) from None
 
