@@ -399,7 +399,6 @@ CALLS: dict[str, Call] = {
             "out": FOLDER,
             "engine": "ray?",
             "address": "auto",
-            "stack": "linear",
         },
         {"images": {"texts": Later(lambda: [it.image, it.image]), "model": of.vit}},
     ),
