@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import lru_cache, partial
+from math import prod
 from typing import Any
 
 import torch
@@ -37,7 +38,13 @@ from attnviz.capture.recorder import (
     Recorder,
     Recording,
 )
-from attnviz.capture.tracing.arrange import NotExpressibleError, arrange, blocks_of_texts
+from attnviz.capture.tracing.arrange import (
+    Axes,
+    Lying,
+    NotExpressibleError,
+    arrange,
+    step_of,
+)
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import (
@@ -240,7 +247,8 @@ class Search(Recorder):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        attention = arrange(softmax, recorded.texts, heads, self._lengths)
+                        of_call = softmax, recorded.texts, heads, self._lengths
+                        attention = arrange(*of_call, is_first=self._takes_first(recorded))
                         may_join = isinstance(self.model, Program) or softmax.weights.dim() > 2
                         if len(attention.query) < recorded.texts and not may_join:
                             raise NotExpressibleError("the texts of the batch are not told apart")
@@ -261,21 +269,54 @@ class Search(Recorder):
         self._unmixed.append((self.paths[self.innermost_module()], softmax))
 
     def _on_fused(self, name: str, arguments: Mapping[str, Any], output: Tensor) -> None:
+        recorded = None
         try:
             attention = FusedAttention.read(name, arguments, output)
-        except NotExpressibleError as error:
-            self._on_unreadable(str(error))
-        else:
-            recorded, shape = self._record(attention.query), attention.query.shape
-            if self._own.joins_heads and shape[0] == 1:  # newer versions of torch add a dimension
-                place = self._tracer.provenance.places(arguments["query"])[0]
-                sizes = blocks_of_texts(place, recorded.texts), recorded.texts, -1
-                attention = map_tensors(attention, partial(_split_texts, sizes))
-            elif shape[1] == recorded.texts != shape[0] and "query" in arguments:
-                place = self._tracer.provenance.places(arguments["query"])
-                if shape[0] in (blocks_of_texts(place, shape[1]), self._count_heads()):
-                    attention = map_tensors(attention, lambda x: x.transpose(0, 1))
+            recorded = self._record(attention.query)
+            if "query" in arguments:
+                attention = self._inputs_first(attention, arguments, recorded)
             recorded.attention = attention
+        except NotExpressibleError as error:
+            if self._recorded and self._recorded[-1] is recorded:
+                self._recorded.pop()
+            self._on_unreadable(str(error))
+
+    def _takes_first(self, recorded: Recorded) -> bool:
+        """Whether the first dimension is that of the inputs where nothing tells it from heads."""
+        return not (isinstance(self.model, Program) and recorded.path)
+
+    def _inputs_first(
+        self, attention: FusedAttention, arguments: Mapping[str, Any], recorded: Recorded
+    ) -> FusedAttention:
+        """Return a fused attention with inputs, and windows of these, before heads."""
+        A, B, m, _ = shape = attention.query.shape
+        vectors = [arguments[name] for name in ("query", "key", "value")]
+        if any(x.dim() != 4 for x in vectors):
+            return attention
+        places = [
+            self._tracer.provenance.places(x)[..., 0] for x in vectors if x.shape[:2] == shape[:2]
+        ]
+        lying = [
+            Lying(x if not i else x[..., :1].expand(A, B, m), step_of(x.movedim(2, 0)))
+            for i, x in enumerate(places)
+        ]
+        numbers = torch.arange(m, device=places[0].device).expand(A, B, m)
+        axes = Axes.of(
+            lying,
+            numbers,
+            recorded.texts,
+            self._count_heads(),
+            attention.key.shape[2],
+            self._takes_first(recorded),
+        )
+        inputs, heads = (
+            [prod(axes.sizes[:i]) < A for i in dims] for dims in (axes.inputs, axes.heads)
+        )
+        if A == 1 and self._own.joins_heads:  # newer versions of torch add a dimension
+            attention = map_tensors(attention, lambda x: x if x.shape[1] == 1 else axes.beside(x))
+        elif A > 1 and not any(inputs) and (inputs or all(heads)):
+            attention = map_tensors(attention, lambda x: x.transpose(0, 1))
+        return attention
 
     def _record(self, result: Tensor) -> Recorded:
         """Record an attention of the innermost module, of which a result is known."""
@@ -474,13 +515,6 @@ def call_of(recorded: Recorded, row: int) -> AttentionCall:
     inputs = map_tensors(recorded.inputs, partial(_of_row, n))
     where = recorded.path, recorded.number
     return AttentionCall(*where, attention, inputs, None, False, None, None)
-
-
-def _split_texts(sizes: tuple[int, int, int], x: Tensor) -> Tensor:
-    """Return vectors or maps (1, blocks·N·…, m, d) as (N, H, m, d); as they are of no blocks."""
-    is_one = not sizes[0] or x.shape[1] == 1
-    shape = *sizes, *x.shape[2:]
-    return x if is_one else x.reshape(shape).transpose(0, 1).flatten(1, 2)
 
 
 def _of_row(n: int, x: Tensor) -> Tensor:

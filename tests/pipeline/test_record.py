@@ -310,8 +310,6 @@ def written_out(q, k, v):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("inputs", "heads"), [(1, 2), (2, 4), (3, 2), (4, 2), (4, 4)])
 def test_heads_and_inputs_are_told_apart_in_any_order(layout, inputs, heads, attend):
-    if layout == "H N" and inputs == heads:
-        pytest.skip("nothing tells these apart")
     torch.manual_seed(0)
     module, x = Arranged(layout, heads, attend).eval(), torch.randn(inputs, 5, 16)
     with attnviz.record() as recording:
@@ -960,3 +958,67 @@ def test_rows_take_no_labels_of_keys_and_columns_none_of_queries(given, cross):
     for name, axis in (("queries", record.query_axis), ("keys", record.key_axis)):
         expected = words[one or name] if one or name in given else ("0", "1", "2")
         assert axis.labels == expected
+
+
+class Einsum(WrittenOut):
+    """Attention whose weights have their dimensions in any order; no member names the heads."""
+
+    def __init__(self, order, heads):
+        super().__init__()
+        self.order, self.project = order, nn.Linear(16, 24 * heads)
+        self.vectors = lambda x: self.project(x).unflatten(-1, (3, heads, 8)).unbind(2)
+
+    def forward(self, x):
+        q, k, v = self.vectors(x)
+        weights = torch.einsum(f"nqhd,nkhd->{self.order}", q, k).softmax(self.order.index("k"))
+        return torch.einsum(f"{self.order},nkhd->nqhd", weights, v)
+
+
+@pytest.mark.parametrize("order", ["hnqk", "hqnk", "nqkh"])
+@pytest.mark.parametrize(("inputs", "length", "heads"), [(3, 3, 3), (4, 4, 2), (2, 5, 2)])
+def test_as_many_heads_or_queries_as_inputs_are_told_apart(order, inputs, length, heads):
+    torch.manual_seed(0)
+    module, x = Einsum(order, heads).eval(), torch.randn(inputs, length, 16)
+    q, k, _ = module.vectors(x)
+    result = recorded(module, x, row=1)
+    assert result.agreement.verdict == "verified"
+    expected = torch.einsum("qhd,khd->hqk", q[1], k[1]).softmax(-1)
+    assert torch.allclose(result.weights(layer=0), expected, atol=1e-6)
+
+
+class Latent(WrittenOut):
+    """Heads that read one latent vector of each position, through a matrix of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.c = nn.Linear(16, 16), nn.Linear(16, 12)
+        self.up = nn.Parameter(torch.randn(2, 8, 12))
+
+    def vectors(self, x):
+        q = self.q(x).unflatten(-1, (2, 8))
+        return torch.einsum("nthd,hdc->nhtc", q, self.up), self.c(x)
+
+    def forward(self, x):
+        q, c = self.vectors(x)
+        return torch.einsum("nhts,nsc->nhtc", torch.einsum("nhtc,nsc->nhts", q, c).softmax(-1), c)
+
+
+def test_heads_of_latent_attention_are_no_rows():
+    torch.manual_seed(0)
+    module, x = Latent().eval(), torch.randn(3, 7, 16)
+    q, c = module.vectors(x)
+    result = recorded(module, x, row=2)
+    assert result.agreement.verdict == "verified"
+    assert torch.allclose(result.weights(layer=0), (q[2] @ c[2].mT).softmax(-1), atol=1e-6)
+
+
+def test_heads_that_nothing_tells_from_inputs_are_not_shown():
+    class Stacked(WrittenOut):
+        def forward(self, x):
+            q = torch.stack([x @ matrix for matrix in self.matrices])
+            return (q @ q.mT).softmax(-1) @ q
+
+    module, x = Stacked(), torch.randn(2, 5, 16)
+    module.matrices = torch.randn(2, 16, 8)
+    with pytest.raises(ModelError, match="as many heads as inputs"):
+        recorded(module, x)

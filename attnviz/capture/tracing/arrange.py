@@ -8,7 +8,7 @@ and those that a row does not read are masked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
@@ -17,13 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnviz.capture.tracing.provenance import TINY, Mixture, Provenance, Softmax
+from attnviz.capture.tracing.provenance import (
+    TINY,
+    VECTOR,
+    VECTORS,
+    Mixture,
+    Provenance,
+    Softmax,
+)
 
 # What masks a score: a value in its place; a term added to it while others of the row have none
 # (their weights then differ by e^5000); or a value so low that the score is lost in it.
 _INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
 _KINDS = 4  # of keys in a row, each with queries of its own, at most
-_FAR = 2**48  # beyond every address in memory
+_FAR = 2**52  # beyond every place
+_SAME = (
+    "as many heads as inputs ({}) lie where nothing tells them apart. Give another number of inputs"
+)
 _NO_PRODUCT = "a row sees scores that are no product of a query and a key"
 
 
@@ -56,21 +66,33 @@ class Attention:
 
 
 def arrange(
-    softmax: Softmax, texts: int, heads: int | None, lengths: Collection[int] = ()
+    softmax: Softmax,
+    texts: int,
+    heads: int | None,
+    lengths: Collection[int] = (),
+    *,
+    is_first: bool = True,
 ) -> Attention:
     """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
     heads : the number that the module names, if it does. lengths : those of the model's inputs;
-    positions that the model adds behind one, and masks, are left out. Raises NotExpressibleError
-    where something else than scale · q·k + terms enters the softmax.
+    positions that the model adds behind one, and masks, are left out. is_first : as in `Axes`.
+    Raises NotExpressibleError where something else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
     assert provenance is not None
     queries, keys = _sides(softmax, provenance)
     if _is_transposed(queries, keys, softmax.dim):
         queries, keys = keys, queries
-    layout = _Layout.of(softmax, texts, heads, queries, keys)
-    uses = [_Use(softmax, mixtures, layout) for mixtures in _uses(softmax)]
+    uses = [_Use(softmax, mixtures) for mixtures in _uses(softmax)]
+    stored = queries.place, keys.place, uses[0].place
+    q_place, *others = (place.movedim(softmax.dim, -1) for place in stored)
+    lying = [Lying(x.amax(-1), step_of(x.movedim(-1, 0))) for x in (q_place, *others)]
+    numbers = queries.number.movedim(softmax.dim, -1).amax(-1)
+    axes = Axes.of(lying, numbers, texts, heads, q_place.shape[-1], is_first)
+    layout = _Layout(axes, softmax.dim)
+    for use in uses:
+        use.lay_out(layout)
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(layout.arrange)
@@ -204,121 +226,134 @@ def _is_transposed(queries: _Side, keys: _Side, dim: int) -> bool:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the dimensions of a softmax divide into texts, heads, rows and columns."""
-
+    axes: Axes
     dim: int
-    texts: int
-    before: int  # how many blocks there are of all texts; these are often whole heads
-    inner: tuple[int, ...]  # between the texts and the columns
-    head_dims: tuple[int, ...]  # which of these are heads
-
-    @classmethod
-    def of(cls, softmax: Softmax, texts: int, heads: int | None, q: _Side, k: _Side) -> _Layout:
-        """Return the layout of a softmax."""
-        place = (q.place + k.place).where((q.place >= 0) & (k.place >= 0), -1)
-        numbers = q.number.movedim(softmax.dim, -1).amax(-1)
-        leading = tuple(numbers.shape) or (1,)
-        before = blocks_of_texts(place.movedim(softmax.dim, -1), texts) if numbers.dim() else 0
-        if not before or (len(leading) == 1 and (numbers != numbers.amin()).any()):
-            before = texts = 1  # computed once for all texts
-        of_text = leading[0] // texts
-        inner = (max(before, of_text), *leading[1 + (before > of_text) :])
-        layout = cls(softmax.dim, texts, before, inner, ())
-        q_place = layout.texts_first(q.place)[0].amax(-1)
-        inner = tuple(size for dim in range(len(inner)) for size in _parts(q_place, dim))
-        layout, q_place = replace(layout, inner=inner), q_place.reshape(inner)
-        # The number of the query changes along the dimensions of the rows.
-        numbers = layout.texts_first(q.number).amax(-1)
-        rows = {
-            i
-            for i, size in enumerate(inner)
-            if size > 1 and (numbers.amax(1 + i) != numbers.amin(1 + i)).any()
-        } or {len(inner) - 1}
-        steps = [_step(q_place.movedim(i, 0)) for i in range(len(inner))]
-        keys = softmax.weights.shape[softmax.dim]
-        return replace(layout, head_dims=_head_dims(inner, rows, heads, steps, keys))
-
-    def texts_first(self, tensor: Tensor) -> Tensor:
-        """Bring a tensor of the shape of the softmax to (N, *inner, n)."""
-        moved = tensor.movedim(self.dim, -1)
-        blocks = moved.reshape(self.before, self.texts, -1).transpose(0, 1)
-        return blocks.reshape(self.texts, *self.inner, moved.shape[-1])
 
     def arrange(self, tensor: Tensor) -> Tensor:
         """Bring a tensor of the shape of the softmax to (N, H, m, n)."""
-        moved = self.texts_first(tensor)
-        rest = [i for i in range(len(self.inner)) if i not in self.head_dims]
-        order = [0, *(1 + i for i in self.head_dims), *(1 + i for i in rest), moved.dim() - 1]
-        heads = prod(self.inner[i] for i in self.head_dims)
-        return moved.permute(order).reshape(self.texts, heads, -1, moved.shape[-1])
+        return self.axes.arrange(tensor.movedim(self.dim, -1))
 
 
-def blocks_of_texts(place: Tensor, texts: int) -> int:
-    """Return how many blocks of a layout (*leading, …) each hold all N texts; 0 if none does.
+@dataclass(frozen=True)
+class Lying:
+    """Where the queries, keys or values of an attention were stored."""
 
-    1 in (N·H, …), H in (H·N, …) and (H, N, …). Only the places of queries and keys tell these
-    apart: from text to text all lie at the same distance, which is longer than from head to head.
-    """
-    if texts == 1 or len(place) == texts:
-        return 1
-    ways = [] if len(place) % texts else [1, len(place) // texts]
-    if len(place) > 1 and place.dim() > 3 and place.shape[1] == texts:
-        ways.append(len(place))
+    place: Tensor  # of the shape of the softmax without its keys
+    apart: int  # how far from each other positions lie; 0 if unknown
 
-    def distance(before: int) -> int:
-        blocks = place.reshape(before, texts, -1)
-        known = (blocks[:, 1:] >= 0) & (blocks[:, :-1] >= 0)
-        apart = torch.unique(blocks.diff(dim=1)[known])
-        return int(apart) if len(apart) == 1 else -1
+    def near(self, dim: int) -> int:
+        """Return how far from each other they lie along a dimension, if nearer than positions.
 
-    best = max(ways, key=distance, default=0)
-    return best if 1 in ways or (best and distance(best) >= 0) else 0
+        So do heads, the parts of one vector. VECTOR stands for all others.
+        """
+        is_known = bool((self.place >= VECTORS).all())
+        step = step_of(self.place.movedim(dim, 0))
+        return step if 0 < step < (VECTOR if is_known else self.apart) else VECTOR
 
 
-def _step(place: Tensor) -> int:
+@dataclass(frozen=True)
+class Axes:
+    """The dimensions of a softmax without its keys: inputs, heads, and rows with their windows."""
+
+    sizes: tuple[int, ...]  # two dimensions may be stored as one
+    inputs: list[int]
+    heads: list[int]
+    rows: list[int]
+
+    @classmethod
+    def of(
+        cls,
+        sides: Sequence[Lying],
+        numbers: Tensor,
+        texts: int,
+        heads: int | None,
+        keys: int,
+        is_first: bool,
+    ) -> Axes:
+        """Return the axes of an attention; raise NotExpressibleError where two may be the inputs.
+
+        sides : of queries, keys and values. numbers : of the queries in their products. keys : how
+        many there are. is_first : whether inputs stand before heads where nothing tells.
+        """
+        sizes = [n for i in range(numbers.dim()) for n in _parts([x.place for x in sides], i)]
+        count = len(sizes)
+        while True:
+            places, numbers = [x.place.reshape(sizes) for x in sides], numbers.reshape(sizes)
+            every, moves = range(len(sizes)), [_changes(numbers, i) for i in range(len(sizes))]
+            steps = [step_of(places[0].movedim(i, 0)) for i in every if moves[i]]
+            aparts = max(steps, default=sides[0].apart), *(x.apart for x in sides[1:])
+            lying = [Lying(*one) for one in zip(places, aparts, strict=True)]
+            near = [min(one.near(i) for one in lying) for i in every]
+            free = [i for i in every if not moves[i]]
+            groups = _groups(free, sizes, texts) if texts > 1 else [[]]
+            whole = [i for i in free if sizes[i] % texts == 0 and near[i] == VECTOR]
+            far = [min((near[i] for i in group), default=VECTOR) for group in groups]
+            if VECTOR in far or not whole:
+                break
+            sizes[whole[0] : whole[0] + 1] = texts, sizes[whole[0]] // texts
+        if not is_first and far.count(VECTOR) > 1 and min(near) == VECTOR:
+            raise NotExpressibleError(_SAME.format(texts))
+        inputs = groups[far.index(max(far))] if groups else []
+        free = [i for i in free if i not in inputs]
+        # Heads that share their keys are rows of one product.
+        is_square = prod(n for n, moved in zip(sizes, moves, strict=True) if moved) == keys
+        is_sure = not is_square or bool((places[0] >= VECTORS).all())
+        shared = [i for i in every if moves[i] and near[i] < VECTOR and is_sure]
+        if not any(moves) and free and near[free[-1]] == VECTOR:
+            shared.append(free.pop())  # each query has a product of its own
+        named = _groups(free, sizes, heads) or _groups(sorted(free + shared), sizes, heads)
+        close = [i for i in sorted(free + shared) if near[i] < VECTOR]
+        is_whole = bool(inputs) and len(sizes) == count  # else windows stand beside the inputs
+        found = named[-1] if named else close or (free if is_whole else free[-1:])
+        return cls(tuple(sizes), inputs, found, [i for i in every if i not in (*inputs, *found)])
+
+    def arrange(self, tensor: Tensor) -> Tensor:
+        """Bring a tensor of these dimensions, and one more, to (N, H, m, n)."""
+        moved = tensor.reshape(*self.sizes, tensor.shape[-1])
+        N, H = (prod(self.sizes[i] for i in dims) for dims in (self.inputs, self.heads))
+        order = (*self.inputs, *self.heads, *self.rows, len(self.sizes))
+        return moved.permute(order).reshape(N, H, -1, tensor.shape[-1])
+
+    def beside(self, tensor: Tensor) -> Tensor:
+        """Bring a tensor (1, N·H, m, …), its first dimensions all of these, to (N, H, m, …)."""
+        lead, last = self.sizes[:-1], len(self.sizes) - 1
+        windows = [i for i in self.rows if i < last and self.sizes[i] > 1]
+        order = *self.inputs, *windows, *self.heads
+        ones = [i for i in range(last) if i not in order]
+        moved = tensor.reshape(*lead, *tensor.shape[2:])
+        moved = moved.permute(*ones, *order, *range(last, moved.dim()))
+        return moved.reshape(-1, prod(lead[i] for i in self.heads), *tensor.shape[2:])
+
+
+def _changes(numbers: Tensor, dim: int) -> bool:
+    return numbers.shape[dim] > 1 and bool((numbers.amax(dim) != numbers.amin(dim)).any())
+
+
+def _groups(dims: Sequence[int], sizes: Sequence[int], size: int | None) -> list[list[int]]:
+    """Return the neighbors among some dimensions that have a size together, the shortest last."""
+    pairs = [(i, j) for i in range(len(dims)) for j in range(i, len(dims))]
+    groups = [list(dims[i : j + 1]) for i, j in sorted(pairs, key=lambda one: one[0] - one[1])]
+    return [one for one in groups if prod(sizes[i] for i in one) == size]
+
+
+def step_of(place: Tensor) -> int:
     """Return how far from each other the places along the first dimension are; 0 if unknown."""
     apart = torch.unique(place.diff(dim=0))
-    return int(apart) if len(apart) == 1 else 0
+    return abs(int(apart)) if len(apart) == 1 else 0
 
 
-def _parts(place: Tensor, dim: int) -> tuple[int, ...]:
+def _parts(places: Sequence[Tensor], dim: int) -> tuple[int, ...]:
     """Return the sizes of a dimension's parts: of two, if its places jump now and then."""
-    size = place.shape[dim]
-    along = place.movedim(dim, 0).reshape(size, -1)
-    apart = along.diff(dim=0)
-    jumps = (apart != apart[:1]).any(1).nonzero()
-    part = 1 + int(jumps[0]) if len(jumps) else size
-    parts = along.reshape(-1, part, *along.shape[1:]) if size % part == 0 else along[None]
-    return (len(parts), part) if len(parts) > 1 and _step(parts) and _step(parts[0]) else (size,)
-
-
-def _head_dims(
-    inner: tuple[int, ...], rows: set[int], heads: int | None, steps: list[int], keys: int
-) -> tuple[int, ...]:
-    """Return which dimensions are heads: those of the named number, or all but the rows.
-
-    steps : how far from each other the queries along each dimension were stored. Heads are parts of
-    one vector: they lie nearer to each other than positions.
-    """
-    free = [i for i in range(len(inner)) if i not in rows]
-    for i in reversed(free):
-        if inner[i] == heads:
-            return (i,)
-    last = max(rows)
-    # Heads that share their keys are rows of one product.
-    shared = [i for i in sorted(rows)[:-1] if prod(inner[j] for j in rows) != keys]
-    for dims in (free, sorted({*free, *shared})):
-        for i in dims:
-            for j in dims:
-                between = tuple(k for k in dims if i <= k <= j)
-                if i <= j and prod(inner[k] for k in between) == heads:
-                    return between
-    near = [i for i in (*free, *shared) if 0 < steps[i] < steps[last]]
-    if near and all(i in near or inner[i] == 1 or steps[i] >= steps[last] for i in free):
-        return tuple(sorted(near))
-    if len(free) > 1 and inner[0] != 1:
-        return (free[-1],)
-    return tuple(free)
+    for place in places:
+        size = place.shape[dim]
+        along = place.movedim(dim, 0).reshape(size, -1)
+        apart = along.diff(dim=0)
+        jumps = (apart != apart[:1]).any(1).nonzero()
+        part = 1 + int(jumps[0]) if len(jumps) else size
+        parts = along.reshape(-1, part, *along.shape[1:]) if size % part == 0 else along[None]
+        if len(parts) > 1 and step_of(parts) and step_of(parts[0]):
+            return len(parts), part
+    return (size,)
 
 
 def _uses(softmax: Softmax) -> list[list[Mixture]]:
@@ -344,8 +379,8 @@ def _uses(softmax: Softmax) -> list[list[Mixture]]:
 class _Use:
     """One A·V of a softmax; row (N, H, m, n) : the row of `values` of each weight, or -1."""
 
-    def __init__(self, softmax: Softmax, mixtures: list[Mixture], layout: _Layout) -> None:
-        self.softmax, self.mixtures, self.layout = softmax, mixtures, layout
+    def __init__(self, softmax: Softmax, mixtures: list[Mixture]) -> None:
+        self.softmax, self.mixtures = softmax, mixtures
         self.values = torch.cat([mixture.v.flatten(0, 1) for mixture in mixtures])
         rows = torch.full((softmax.weights.numel(),), -1, device=softmax.weights.device)
         first = 0
@@ -357,7 +392,13 @@ class _Use:
             here = (element >= 0) & (element < len(rows))
             rows[element[here]] = numbers[here]
             first += batch * n
-        self.row = layout.arrange(rows.view(softmax.weights.shape))
+        places = torch.cat([mixture.v_place.flatten() for mixture in mixtures])
+        self._rows = rows.view(softmax.weights.shape)
+        self.place = torch.where(self._rows < 0, -1, places[self._rows])
+
+    def lay_out(self, layout: _Layout) -> None:
+        """Arrange its rows."""
+        self.layout, self.row = layout, layout.arrange(self._rows)
 
     def has_one_value_per_key(self, live: Tensor) -> bool:
         """Whether all queries of a head read the same values."""

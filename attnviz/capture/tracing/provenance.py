@@ -25,6 +25,8 @@ from attnviz.runtime.compat import storage_id, unwrapped
 Kind = Literal["place", "score", "weight", "shift"]
 Args: TypeAlias = tuple[Any, ...]  # of an operator
 Kwargs: TypeAlias = Mapping[str, Any]
+# Places in a vector that a projection returned: its number, times so many, and that of the feature.
+VECTOR, VECTORS = 2**20, 2**48  # the latter is the first of these, beyond all other places
 TINY = 1e-6  # a weight that is lost in rounding
 
 
@@ -161,6 +163,7 @@ class Mixture:
 
     elements: Tensor  # (B, m, n), which elements of the softmax A has
     v: Tensor  # (B, n, d_v)
+    v_place: Tensor  # (B, n), where each row was stored
     output: Tensor  # (B, m, d_v)
     exact_weights: bool  # whether A has the weights of the softmax; some models sharpen them
 
@@ -310,7 +313,9 @@ class ProvenanceMap:
 
     def __init__(self) -> None:
         self._tracked: dict[int, _TrackedStorage] = {}
-        self._next = 0
+        self._next = self._vectors_end = 0
+        # Results of projections: the sizes of each, and which of its dimensions are a vector.
+        self._vectors: dict[int, tuple[StorageWeakRef, tuple[int, ...], set[int], int]] = {}
         self.depth = 0
 
     def reserve(self, count: int) -> int:
@@ -322,6 +327,21 @@ class ProvenanceMap:
     def forget(self, depth: int) -> None:
         """Drop what was made deeper than `depth`."""
         self._tracked = {key: one for key, one in self._tracked.items() if one.depth <= depth}
+        self._vectors = {k: one for k, one in self._vectors.items() if not one[0].expired()}  # type: ignore[no-untyped-call]
+
+    def note_vectors(self, result: Tensor, *dims: int) -> None:
+        """Note that a projection returned a tensor; dims : along which the features of one lie."""
+        if result.is_contiguous() and result.storage_offset() == 0:
+            reference = StorageWeakRef(result.untyped_storage())  # type: ignore[no-untyped-call]
+            first = self._vectors_end = self._vectors_end + result.numel()
+            self._vectors[storage_key(result)] = reference, tuple(result.shape), {*dims}, first
+
+    def note_same_vectors(self, result: Tensor, source: Tensor) -> None:
+        """Note that a tensor was computed of a projection's, number by number: with its bias."""
+        is_whole = source.is_contiguous() and source.untyped_storage().nbytes() == source.nbytes
+        noted = self._vectors.get(storage_key(source))
+        if noted and is_whole and result.numel() == source.numel():
+            self.note_vectors(result.view(noted[1]), *noted[2])
 
     def get(self, tensor: object, kind: Kind | None = None) -> Provenance | None:
         """Return the provenance of a tensor, if it has one (of that kind)."""
@@ -343,7 +363,21 @@ class ProvenanceMap:
         numbers = torch.tensor(tracked.first + tensor.storage_offset(), device=tensor.device)
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
             numbers = numbers.unsqueeze(-1) + torch.arange(size, device=tensor.device) * stride
-        return numbers
+        return self._of_vectors(storage_key(tensor), numbers, tracked.first)
+
+    def _of_vectors(self, key: int, numbers: Tensor, first: int) -> Tensor:
+        """Return the places of numbers that a projection returned, vector by vector."""
+        if key not in self._vectors:
+            return numbers
+        _, sizes, dims, vectors = self._vectors[key]
+        rest, scales = numbers - first, [1, 1]
+        parts = [torch.zeros_like(numbers), torch.zeros_like(numbers)]
+        for dim in reversed(range(len(sizes))):
+            is_feature = dim in dims
+            parts[is_feature] += rest % sizes[dim] * scales[is_feature]
+            scales[is_feature] *= sizes[dim]
+            rest = rest // sizes[dim]
+        return VECTORS + (vectors + parts[0]) * VECTOR + parts[1]
 
     def lift(self, tensor: Tensor, like: Provenance) -> Provenance:
         """Return a provenance of the same kind: the tensor's own, or that of plain numbers."""
@@ -381,7 +415,9 @@ class ProvenanceMap:
                 for field in provenance.fields()
             )
         if provenance.kind == "place":
-            return Provenance("place", tracked.first + torch.arange(size, device=tensor.device))
+            numbers = tracked.first + torch.arange(size, device=tensor.device)
+            key = storage_key(tensor)
+            return Provenance("place", self._of_vectors(key, numbers, tracked.first))
         flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         return constants(flat.set_(tracked.storage, 0, (size,), (1,)), provenance)
 

@@ -205,10 +205,14 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
+        if name == "convolution":
+            self.provenance.note_vectors(result, 1)
         if name in ("bmm", "baddbmm"):
             self._multiply(args, kwargs, result)
         elif name in ("mm", "addmm"):
-            if not any(matrix in self._constants for matrix in args[-2:]):
+            if args[-1] in self._constants:
+                self.provenance.note_vectors(result, 1)
+            elif args[-2] not in self._constants:
                 batched = (*args[:-2], *(matrix.unsqueeze(0) for matrix in args[-2:]))
                 self._multiply(batched, kwargs, result.unsqueeze(0))
         elif name in SOFTMAX:
@@ -233,6 +237,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         elif name == "mul" and len(tensors_in(args)) == 1 and self.provenance.get(args[0], "place"):
             self.provenance.set(result, Provenance("place", self.provenance.places(args[0])))
         else:
+            if name == "add" and _is_tensor(args[0]) and result.is_contiguous():
+                self.provenance.note_same_vectors(result, args[0])
             values = [before, *args[1:]] if before is not None else args
             self._compute(name, args, values, kwargs, result)
 
@@ -270,16 +276,19 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 if self._constants.is_parameter(values):  # which mixes the heads, or the rows
                     return
                 softmaxes = _of_elements(self._traced, weight.origin)
-                values, output = values.detach(), output.clone()
+                place, values = self.provenance.places(values)[..., 0], values.detach()
+                output = output.clone()
                 for softmax in softmaxes:
                     exact = len(softmaxes) == 1 and softmax.has_weights(weights, weight.origin)
-                    softmax.mixtures.append(Mixture(weight.origin, values, output, exact))
+                    softmax.mixtures.append(Mixture(weight.origin, values, place, output, exact))
                     softmax.used = True
                 return
         # Scores that are mixed by numbers of no input, across heads or rows, are no vectors.
         pairs = ((left, right), (right, left))
         is_mixed = any(self.provenance.get(x, "score") and y in self._constants for x, y in pairs)
         if is_mixed or any(self._constants.is_parameter(side) for side in (left, right)):
+            if right.stride(0) and self._constants.is_parameter(right):
+                self.provenance.note_vectors(result, 0, 2)  # a matrix for each head
             return
         product = Product(
             self.provenance.depth,
