@@ -468,7 +468,6 @@ CALLS: dict[str, Call] = {
         {
             "map": {"result": of.map},
             "axes": {"result": RESULT, "layer": 0, "head": 0, "ax": AXES},
-            "heads": {"result": RESULT, "heads": [(0, 1), (1, 0)]},
             "image": {"result": of.seen, "layer": 0, "head": 0},
         },
     ),

@@ -12,7 +12,6 @@ from attnviz import plot
 
 DRAWN = {
     "heatmap": lambda result: plot.heatmap(result, layer=1, head=3, overview=True).figure,
-    "heatmap of several": lambda result: plot.heatmap(result, heads=[(0, 1), (2, 3)])[0].figure,
     "heads": plot.heads,
     "steps": lambda result: plot.steps(attnviz.steps(result, layer=1, head=3)),
     "attention_vector": lambda result: plot.attention_vector(

@@ -59,7 +59,6 @@ def take_heads_apart(result: attnviz.AttentionResult) -> None:
         match.head.bit_count()
     assert_type(attnviz.check(np.eye(3), result), attnviz.CheckResult)
     assert_type(plot.heatmap(one), Axes)
-    assert_type(plot.heatmap(result, heads=[(0, 1), (2, 8)]), list[Axes])
     assert_type(plot.heads(result), Figure)
     assert_type(plot.steps(result), Figure)
     assert_type(plot.attention_vector(result, word="train"), Figure)

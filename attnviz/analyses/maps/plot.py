@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -61,12 +61,6 @@ _Looks: TypeAlias = Sequence[tuple[str, float]]  # what each head attends to, an
 # --- one map
 
 
-@overload
-def heatmap(result: AttentionResult | AttentionMap, *, heads: None = None, **look: Any) -> Axes: ...
-@overload
-def heatmap(
-    result: AttentionResult, *, heads: Sequence[tuple[int, int]], **look: Any
-) -> list[Axes]: ...
 def heatmap(
     result: AttentionResult | AttentionMap,
     *,
@@ -81,7 +75,6 @@ def heatmap(
     overview: HeadMaps | bool | None = None,
     width: float | None = None,
     caption: CaptionLength = "short",
-    heads: Sequence[tuple[int, int]] | None = None,
     ax: Axes | None = None,
     vmin: float | None = None,
     vmax: float | None = None,
@@ -93,7 +86,7 @@ def heatmap(
     title: str | None = None,
     figsize: tuple[float, float] | None = None,
     **pcolormesh: Any,
-) -> Axes | list[Axes]:
+) -> Axes:
     """Draw the attention map of one head, or the mean map of several heads or layers.
 
     The words of a text stand above their columns, with arcs from queries to the keys that they look
@@ -135,8 +128,6 @@ def heatmap(
     caption : {"short", "full"}
         Whether the caption has two lines, or also says how everything was measured. The file always
         says so in its metadata.
-    heads : sequence of (int, int), optional
-        Heads as (layer, head), drawn side by side on one scale, in place of `layer` and `head`.
     ax : Axes, optional
         The axes to draw into. By default a new figure is created.
     vmin, vmax : float, optional
@@ -162,8 +153,8 @@ def heatmap(
 
     Returns
     -------
-    Axes or list of Axes
-        The axes of the map, or one for each of `heads`. `.figure` is the figure.
+    Axes
+        The axes of the map. `.figure` is the figure.
 
     Raises
     ------
@@ -179,18 +170,6 @@ def heatmap(
     width = width if figsize is None else figsize[0] / MM
     look = Look(vmin, vmax, norm, cmap, annot, cbar, cbar_ax, title, pcolormesh)
     part: dict[str, Any] = {"words": words, "special": special, "rows": rows, "columns": columns}
-    if heads is not None:
-        if not heads:
-            raise InputError("The list of heads is empty. Name pairs of a layer and a head.")
-        refuse_given(
-            "heads draws their maps side by side in a new figure. Leave heads out, or this.",
-            layer=layer, head=head, patch=patch, matrix=matrix, overview=overview, ax=ax,
-            cbar_ax=cbar_ax,
-        )  # fmt: skip
-        if isinstance(result, AttentionMap):
-            raise InputError("heads are of a result of attend, not of one map. Leave heads out.")
-        maps = [compute.attention_map(result, layer=one, head=two, **part) for one, two in heads]
-        return draw_side_by_side(maps, look, width=width or style.FULL_WIDTH, caption=caption)
     if ax is not None:
         why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
         refuse_given(why, overview=overview, width=width, caption=caption != "short")
@@ -387,56 +366,6 @@ def _fit_into_place(ax: Axes, drawn: AttentionMap, look: Look, ruler: layout.Rul
     place = Bbox.from_bounds(box.x0 + left / wide, box.y0 + below / high, across, tall)
     ax.set_axes_locator(_Located(ax, place))
     ax.apply_aspect(place)
-
-
-def draw_side_by_side(
-    maps: Sequence[AttentionMap], look: Look, *, width: float, caption: CaptionLength
-) -> list[Axes]:
-    """Draw several maps of one result on one scale, side by side on a new page."""
-    first = maps[0]
-    if len({drawn.weights.shape for drawn in maps}) > 1:
-        raise InputError("The layers differ in their positions. Draw their heads one by one.")
-    texts = [*first.rows, *first.columns, source(first.provenance)]
-    with layout.new_page(width, caption, texts, shown=True) as page:
-        ruler, inner = page.ruler, page.room
-        across = min(len(maps), max(1, int(inner / 1.7)))  # inches of one
-        weights = torch.stack([drawn.weights.float() for drawn in maps])
-        scale = WeightScale.of(first, weights).with_look(look)
-        title = f"{len(maps)} heads on one scale" if look.title is None else look.title
-        top = page.heading(title) + GAP / 2
-        longest = _LONGEST * inner / across
-        labels = fit_ticks(
-            first.rows, _READABLE, ruler, axis="y", side=first.sides[0], longest=longest
-        )
-        left = page.left + _LABEL + labels.room
-        room = (page.right - left - style.BAR_ROOM - (across - 1) * GAP) / across
-        cell, down = _cell_size(first, room, _LARGEST_CELL)
-        m, n = first.weights.shape
-        drawn_axes, bottom = [], top
-        for start in range(0, len(maps), across):
-            row = maps[start : start + across]
-            heads = [
-                [one.where, *(ruler.wrap(found.sentence, room, SMALL_SIZE) if found else ())]
-                for one, found in zip(row, map(claims.of_map, row), strict=True)
-            ]
-            below_titles = top + max(map(len, heads)) * line_height(SMALL_SIZE) + 0.04
-            for number, (drawn, lines) in enumerate(zip(row, heads, strict=True)):
-                place = left + number * (room + GAP)
-                page.write(place, top, lines, color=theme().muted)
-                ax = page.axes(place, below_titles, cell * n, down * m)
-                ticks = _draw_matrix(ax, drawn, scale, ruler, (cell, down), longest)
-                if number:
-                    ax.set_ylabel("")
-                    ax.set_yticks([])
-                drawn_axes.append(ax)
-            bottom = below_titles + down * m + ticks.room + _LABEL
-            if look.cbar and not start:
-                end = left + len(row) * (room + GAP) - GAP / 2
-                _draw_bars(page, scale, end, below_titles, down * m)
-            top = bottom + GAP
-        parts = [source(first.provenance), *first.notes]
-        page.finish(bottom + GAP, parts, first.checked_agreement)
-        return drawn_axes
 
 
 def _map_page(page: Page, selected: SelectedMap, look: Look) -> Axes:
