@@ -26,7 +26,6 @@ from attnviz.errors import (
     InputError,
     ModelError,
     is_panic,
-    own_stderr,
     printable,
     refuse_given,
     require,
@@ -347,7 +346,7 @@ def _print_version(
 def run(arguments: Sequence[str]) -> int:
     """Run one command, print an error as one line on standard error, and return the exit code."""
     debug = "--debug" in arguments
-    with own_stderr(ours=not debug), _only_our_warnings(debug=debug):
+    with _only_our_warnings(debug=debug):
         try:
             main = _command_of(app)
             with main.make_context("attnviz", list(arguments)) as context:

@@ -6,16 +6,11 @@ that line and its exit code.
 
 import difflib
 import operator
-import os
-import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 _HEAD, _TAIL = 270, 110  # characters of a long message that are shown, from its start and its end
-
-_stderr_lock = threading.RLock()
-_is_ours = False
 
 
 class AttnvizError(Exception):
@@ -203,43 +198,6 @@ def expect_names(names: Iterable[str], known: Collection[str], what: str) -> Non
 def is_panic(error: BaseException) -> bool:
     """Return whether a library in Rust (tokenizers) panicked, which raises no `Exception`."""
     return type(error).__module__ == "pyo3_runtime"
-
-
-@contextmanager
-def own_stderr(*, ours: bool) -> Iterator[None]:
-    """Set whether only attnviz prints on standard error: on the command line, if not debugging."""
-    global _is_ours
-    before, _is_ours = _is_ours, ours
-    try:
-        yield
-    finally:
-        _is_ours = before
-
-
-@contextmanager
-def silence_rust() -> Iterator[None]:
-    """Keep the panic messages of tokenizers off standard error, if only attnviz prints there.
-
-    They go to the file descriptor itself, which all threads share. In a program that uses attnviz
-    as a library, other threads may print meanwhile, so nothing is redirected.
-    """
-    if not _is_ours:
-        yield
-        return
-    with _stderr_lock:
-        try:
-            saved = os.dup(2)
-        except OSError:  # standard error is closed
-            yield
-            return
-        null = os.open(os.devnull, os.O_WRONLY)
-        try:
-            os.dup2(null, 2)
-            yield
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            os.close(null)
 
 
 def one_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import BatchEncoding
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from attnviz.errors import AttnvizError, InputError, expect_unicode, silence_rust
+from attnviz.errors import AttnvizError, InputError, expect_unicode
 from attnviz.inputs.tokens import (
     Chat,
     TokenIds,
@@ -240,8 +240,7 @@ def _call(
     texts = {"text_target": text} if of_decoder else {"text": text, "text_pair": second}
     if cut is not None:
         options |= {"truncation": True, "max_length": cut}
-    with silence_rust():
-        encoding: BatchEncoding = tokenizer(**texts, verbose=False, **options)
+    encoding: BatchEncoding = tokenizer(**texts, verbose=False, **options)
     return encoding
 
 

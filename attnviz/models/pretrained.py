@@ -29,7 +29,7 @@ from transformers.feature_extraction_sequence_utils import SequenceFeatureExtrac
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.utils import logging as progress_bars
 
-from attnviz.errors import InputError, ModelError, did_you_mean, one_line, require, silence_rust
+from attnviz.errors import InputError, ModelError, did_you_mean, one_line, require
 from attnviz.io import check_folder
 from attnviz.runtime import libraries
 from attnviz.runtime.compat import unset_attention_implementation
@@ -602,7 +602,7 @@ def load_tokenizer(name: str, folder: Path) -> PreTrainedTokenizerBase:
     settings = read_json(name, settings_file) if settings_file.is_file() else {}
     tokenizer_class = settings.get("tokenizer_class")
     _refuse_remote_code(name, "the tokenizer", "tokenizer=", settings, tokenizer_class)
-    with translate(name, "the tokenizer"), silence_rust():
+    with translate(name, "the tokenizer"):
         tokenizer: PreTrainedTokenizerBase = transformers.AutoTokenizer.from_pretrained(
             str(folder), **_LOCAL
         )

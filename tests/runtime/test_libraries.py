@@ -10,7 +10,6 @@ import warnings
 import pytest
 from families import tiny
 
-from attnviz.errors import own_stderr, silence_rust
 from attnviz.pipeline.attend import load
 from attnviz.runtime.libraries import silence_logs
 
@@ -60,16 +59,6 @@ def test_silencing_affects_one_thread_only(log):
         other.join()
     log.error("after")
     assert log.terminal.stream.getvalue() == "there\nafter\n"
-
-
-def test_rust_output_is_hidden_on_the_command_line_only(capfd):
-    with own_stderr(ours=True), silence_rust(), silence_rust():
-        os.write(2, b"a panic")
-    with own_stderr(ours=False), silence_rust():
-        os.write(2, b"shown for --debug, ")
-    with silence_rust():
-        os.write(2, b"shown for a library")
-    assert capfd.readouterr() == ("", "shown for --debug, shown for a library")
 
 
 def test_what_other_threads_print_is_not_lost(capfd, tokenizer):
