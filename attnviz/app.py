@@ -44,7 +44,7 @@ _PAGE = "output force open"
     "plot.heatmap",
     "heatmap.png",
     f"find {_MAP}",
-    without="annot ax caption cbar cbar_ax cmap figsize heads norm overview title vmax vmin width",
+    without="annot ax caption cbar cbar_ax cmap figsize norm overview title vmax vmin width",
 )
 def heatmap(call: Call) -> int:
     """Draw the attention map of one head, with an overview of all heads.

@@ -454,8 +454,7 @@ CALLS: dict[str, Call] = {
         {"result": RESULT},
         {
             "patch": (0, 0),
-            "overview": With(of.maps, layer=1, head=1),
-            "heads": [(0, 1), (1, 1)],
+            "overview": With(True, layer=1, head=1),
             "ax": AXES,
             "vmin": 0.1,
             "vmax": 3.5,

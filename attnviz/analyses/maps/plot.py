@@ -28,7 +28,7 @@ from torch import Tensor
 
 from attnviz.analyses.maps import compute
 from attnviz.analyses.maps.result import MOST_MAPS, AttentionMap, HeadMaps, HeadRanking
-from attnviz.errors import InputError, refuse_given, whole_numbers
+from attnviz.errors import InputError, refuse_given, true_or_false, whole_numbers
 from attnviz.figures import arcs, cells, claims, figure, layout, style
 from attnviz.figures.arcs import Grid
 from attnviz.figures.cells import Edges, HeadGrid, Look, Ticks, WeightScale, fit_ticks, frame
@@ -72,7 +72,7 @@ def heatmap(
     special: Special = "keep",
     rows: slice | None = None,
     columns: slice | None = None,
-    overview: HeadMaps | bool | None = None,
+    overview: bool | None = None,
     width: float | None = None,
     caption: CaptionLength = "short",
     ax: Axes | None = None,
@@ -119,9 +119,9 @@ def heatmap(
         Keep special tokens, hide them, or remove them and renormalize the rows.
     rows, columns : slice, optional
         A part of the map, counted from 0: words, or tokens of a long text.
-    overview : bool or HeadMaps, optional
+    overview : bool, optional
         Whether to draw all heads beside the map, with the drawn head marked. By default only if the
-        head was chosen automatically. For an AttentionMap: the maps of all heads (`head_maps`).
+        head was chosen automatically.
     width : float, optional
         The width of a new figure in mm. One column of a journal is 89 mm, two are 183. By default
         89 for one head of up to 12 words, else 183.
@@ -174,26 +174,15 @@ def heatmap(
         why = "ax is drawn into as it is. Leave ax out for a page of its own, or leave this out."
         refuse_given(why, overview=overview, width=width, caption=caption != "short")
     if isinstance(result, AttentionMap):
-        changes = part | {"words": not words, "special": special != "keep"}
+        changes = part | {"words": not words, "special": special != "keep", "overview": overview}
         why = "the map is already computed. Give it to attention_map, or draw the result of attend."
         refuse_given(why, layer=layer, head=head, **changes)
-        if overview is True:
-            raise InputError(
-                "One map does not hold the other heads. Give theirs: overview=head_maps(result)."
-            )
-        beside = overview if isinstance(overview, HeadMaps) else None
-        selected = SelectedMap(result, find_query(result, patch, matrix=matrix), beside)
+        selected = SelectedMap(result, find_query(result, patch, matrix=matrix))
     else:
         shown = False if overview is None and ax is not None else overview
         selected = select_map(
             result, layer=layer, head=head, patch=patch, matrix=matrix, overview=shown, **part
         )
-    if isinstance(overview, HeadMaps):
-        drawn = selected.map
-        first, second = ((maps.provenance, maps.stack) for maps in (drawn, overview))
-        missing = {*drawn.layers} - {*overview.layers} or {*drawn.heads} - {*overview.numbers}
-        if first != second or missing:
-            raise InputError("overview is of other heads. Give head_maps of the same result.")
     return draw_heatmap(selected, look, width=width, caption=caption, ax=ax)
 
 
@@ -225,7 +214,7 @@ def select_map(
     special: Special = "keep",
     rows: slice | None = None,
     columns: slice | None = None,
-    overview: HeadMaps | bool | None = None,
+    overview: bool | None = None,
     attend_again: Callable[[Sequence[int], tuple[int, ...]], AttentionResult] | None = None,
 ) -> SelectedMap:
     """Choose the heads that were left open and return the content of their heatmap.
@@ -255,11 +244,11 @@ def select_map(
         notes=reason,
     )  # fmt: skip
     query = find_query(drawn, patch, matrix=matrix)
-    if overview is True:
-        overview = compute.head_maps(result, words=words, special=special)
+    beside = None
+    if overview is not None and true_or_false(overview, "overview"):
+        beside = compute.head_maps(result, words=words, special=special)
     elif overview is None and reason:
-        overview = compute.make_overview(result, words=words, special=special)
-    beside = overview if isinstance(overview, HeadMaps) else None
+        beside = compute.make_overview(result, words=words, special=special)
     whole = rows is None and columns is None
     cell = claims.cell_of(drawn, *find) if find is not None and whole else None
     return SelectedMap(drawn, query, beside, ranking, cell)

@@ -13,6 +13,7 @@ from matplotlib.text import Text
 from rich.console import Console
 
 import attnviz
+from attnviz.analyses.maps.plot import SelectedMap, draw_heatmap
 
 WORDS = ("He", "walked", "to", "the", "river", "and", "sat", "down")
 LLAMA = 80, 64  # layers and heads of Llama-70B
@@ -72,7 +73,7 @@ def test_5120_heads_fit_a_page_and_the_map_keeps_half_of_it(maps, width):
         head=0,
     )
     drawn = replace(drawn, provenance=maps.provenance, stack=maps.stack)
-    page = attnviz.plot.heatmap(drawn, overview=maps, width=width).figure
+    page = draw_heatmap(SelectedMap(drawn, overview=maps), width=width).figure
     of_map, summary = page.axes[0].get_position(), page.axes[-1].get_position()
     assert of_map.width * of_map.height > summary.width * summary.height
     assert page.get_size_inches()[1] <= 247 / 25.4
