@@ -38,13 +38,7 @@ from attnviz.capture.recorder import (
     Recorder,
     Recording,
 )
-from attnviz.capture.tracing.arrange import (
-    Axes,
-    Lying,
-    NotExpressibleError,
-    arrange,
-    step_of,
-)
+from attnviz.capture.tracing.arrange import Axes, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import (
@@ -258,9 +252,6 @@ class Search(Recorder):
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        module = self.innermost_module()
-        if isinstance(module, nn.MultiheadAttention) and softmax.weights.dim() == 3:
-            softmax.split(module.num_heads)
         recorded = self._record(softmax.weights)
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
@@ -293,22 +284,11 @@ class Search(Recorder):
         vectors = [arguments[name] for name in ("query", "key", "value")]
         if any(x.dim() != 4 for x in vectors):
             return attention
-        places = [
-            self._tracer.provenance.places(x)[..., 0] for x in vectors if x.shape[:2] == shape[:2]
-        ]
-        lying = [
-            Lying(x if not i else x[..., :1].expand(A, B, m), step_of(x.movedim(2, 0)))
-            for i, x in enumerate(places)
-        ]
-        numbers = torch.arange(m, device=places[0].device).expand(A, B, m)
-        axes = Axes.of(
-            lying,
-            numbers,
-            recorded.texts,
-            self._count_heads(),
-            attention.key.shape[2],
-            self._takes_first(recorded),
-        )
+        whole = [x for x in vectors if x.shape[:2] == shape[:2]]
+        query, *others = (self._tracer.provenance.places(x)[..., :1] for x in whole)
+        places, is_first = [query, *(x.mT for x in others)], self._takes_first(recorded)
+        numbers = torch.arange(m, device=query.device).view(m, 1).expand(A, B, m, 1)
+        axes = Axes.of(places, numbers, recorded.texts, self._count_heads(), is_first=is_first)
         inputs, heads = (
             [prod(axes.sizes[:i]) < A for i in dims] for dims in (axes.inputs, axes.heads)
         )

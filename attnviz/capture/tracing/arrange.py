@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from attnviz.capture.tracing.provenance import (
     Mixture,
     Provenance,
     Softmax,
+    elements_in,
 )
 
 # What masks a score: a value in its place; a term added to it while others of the row have none
@@ -84,43 +85,38 @@ def arrange(
     queries, keys = _sides(softmax, provenance)
     if _is_transposed(queries, keys, softmax.dim):
         queries, keys = keys, queries
-    uses = [_Use(softmax, mixtures) for mixtures in _uses(softmax)]
-    stored = queries.place, keys.place, uses[0].place
-    q_place, *others = (place.movedim(softmax.dim, -1) for place in stored)
-    lying = [Lying(x.amax(-1), step_of(x.movedim(-1, 0))) for x in (q_place, *others)]
-    numbers = queries.number.movedim(softmax.dim, -1).amax(-1)
-    axes = Axes.of(lying, numbers, texts, heads, q_place.shape[-1], is_first)
-    layout = _Layout(axes, softmax.dim)
-    for use in uses:
-        use.lay_out(layout)
+    uses = [_Use.of_softmax(softmax, mixtures) for mixtures in _uses(softmax)]
+    places, numbers = (queries.place, keys.place, uses[0].place), queries.number
+    axes = Axes.of(places, numbers, texts, heads, is_first=is_first, dim=softmax.dim)
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
-    ).map(layout.arrange)
-    unused = torch.stack([use.row < 0 for use in uses]).all(0)
+    ).map(axes.arrange)
+    v_rows = [axes.arrange(use.row) for use in uses]
+    unused = torch.stack(v_rows).amax(0) < 0
     # A row whose weights are no numbers, or are set to 0 (padding, not dropout), reads nothing.
     exact, empty = all(one.exact_weights for one in softmax.mixtures), unused.all(3, keepdim=True)
     empty &= ~empty.all(2, keepdim=True) if exact else torch.zeros_like(empty)
     empty |= terms.weights.isnan().all(-1, keepdim=True)
     is_changed = bool((unused & ~empty & (terms.weights > TINY)).any())
     terms = replace(terms, offset=terms.offset.masked_fill(empty, -torch.inf))
-    q_place, live = layout.arrange(queries.place), terms.live
+    q_place, live = axes.arrange(queries.place), terms.live
     kind = torch.zeros_like(q_place[0, 0, 0])
     if ((q_place != _common(q_place, live, 3)) & live).any():
         # Keys of several kinds, words and entities, may be read by queries of their own.
         kind = torch.unique(q_place, dim=3, return_inverse=True)[1]
-    k_place, k_row, k_number = map(layout.arrange, (keys.place, keys.row, keys.number))
+    k_place, k_row, k_number = map(axes.arrange, (keys.place, keys.row, keys.number))
     if (kinds := 1 + int(kind.max())) > 1 and (
         kinds > _KINDS or kinds == len(kind) or _repeats(torch.where(live, k_place, -1))
     ):
         raise NotExpressibleError("one row holds scores of several queries")
-    rows, of_kind = layout.arrange(queries.row), [kind == n for n in range(kinds)]
+    rows, of_kind = axes.arrange(queries.row), [kind == n for n in range(kinds)]
     q_row = torch.cat([_common(rows[..., one], live[..., one], 3) for one in of_kind], 3)
-    one_per_key = [use for use in uses if len(uses) == 1 or use.has_one_value_per_key(terms.live)]
-    compared = one_per_key or uses[:1]
+    every = [*zip(uses, v_rows, strict=True)]
+    one_per_key = [x for x in every if len(uses) == 1 or _has_one_value_per_key(*x, terms.live)]
+    compared, v_rows = map(list, zip(*(one_per_key or every[:1]), strict=True))
     kind = kind.expand_as(k_place)
-    (k_row, kind, *v_rows), terms = _by_key(
-        k_place, k_number, keys.count, [k_row, kind, *(use.row for use in compared)], terms
-    )
+    rows = [k_row, kind, *v_rows]
+    (k_row, kind, *v_rows), terms = _by_key(k_place, k_number, keys.count, rows, terms)
     # Columns that belong to no key: padding, or a sink with its own score.
     has_key = (k_row >= 0).flatten(0, 1).any(0)
     sinks = None
@@ -135,9 +131,9 @@ def arrange(
     k_row, kind, *v_rows = (row[..., :n] for row in (k_row, kind, *v_rows))
     terms = terms.map(lambda term: term[:, :, :m, :n])
     hidden = terms.hidden | (terms.factor == 0)
-    values = [use.values[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
-    outputs = [None if is_changed else use.output() for use in compared]
-    known_outputs = [output[:, :, :m] for output in outputs if output is not None]
+    values = [use.vectors[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
+    outputs = [None if is_changed else use.output(softmax) for use in compared]
+    known_outputs = [axes.arrange(output)[:, :, :m] for output in outputs if output is not None]
     query = queries.vectors[q_row[:, :, :m].clamp(min=0)].flatten(3)  # of all kinds, side by side
     is_of = kind.clamp(min=0).unsqueeze(-1) == torch.arange(kinds, device=kind.device)
     key = (is_of.unsqueeze(-1) * keys.vectors[k_row.clamp(min=0)].unsqueeze(3)).flatten(3)
@@ -177,7 +173,7 @@ def _without_padding(is_read: Tensor, lengths: Collection[int]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class _Side:
-    """The queries or keys of all products, and which of them each score comes from."""
+    """The queries, keys or values of all products, and which of them each score comes from."""
 
     vectors: Tensor  # (R, d)
     count: int  # of rows in the largest product
@@ -185,32 +181,36 @@ class _Side:
     place: Tensor  # where that row was stored, the same for every copy of it
     number: Tensor  # that of the row within its product
 
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Tensor, ...]], like: Tensor, **more: Any) -> Self:
+        """Return one side of all products.
+
+        parts : of each the vectors (B, n, d), their places (B, n), some scores, and the rows of
+        these, from 0 to B·n. like : a tensor of the shape of the scores.
+        """
+        row, first = torch.full((like.numel(),), -1, device=like.device), 0
+        for vectors, _, scores, rows in parts:
+            row[scores] = first + rows
+            first += vectors.shape[:2].numel()
+        vectors, places = (torch.cat([part[i].flatten(0, 1) for part in parts]) for i in (0, 1))
+        sizes = [part[1].shape for part in parts]
+        numbers = torch.cat([torch.arange(n, device=row.device).repeat(B) for B, n in sizes])
+        place, number = (x[row].where(row >= 0, -1).view_as(like) for x in (places, numbers))
+        return cls(vectors, max(n for _, n in sizes), row.view_as(like), place, number, **more)
+
 
 def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:
     """Return the left sides of all products, and the right ones."""
-    q_side, k_side = (
-        _Side(
-            torch.cat([getattr(product, name).flatten(0, 1) for product in softmax.products]),
-            max(getattr(product, name).shape[1] for product in softmax.products),
-            *(torch.full_like(provenance.origin, -1) for _ in range(3)),
-        )
-        for name in ("q", "k")
-    )
-    q_first = k_first = 0
+    left, right = [], []
     for product in softmax.products:
-        (batch, m, _), n = product.q.shape, product.k.shape[1]
-        element = provenance.origin - product.first
-        here = (element >= 0) & (element < batch * m * n)
-        element = element[here]
-        q = element // n  # b · m + i
+        m, n = product.q.shape[1], product.k.shape[1]
+        elements = elements_in(product.span, provenance.origin).flatten()
+        scores = (elements >= 0).nonzero()[:, 0]
+        element = elements[scores]
+        left.append((product.q, product.q_place, scores, element // n))  # b · m + i
         k = element // (m * n) * n + element % n  # b · n + j
-        q_side.row[here], k_side.row[here] = q_first + q, k_first + k
-        q_side.place[here] = product.q_place.flatten()[q]
-        k_side.place[here] = product.k_place.flatten()[k]
-        q_side.number[here], k_side.number[here] = q % m, k % n
-        q_first += batch * m
-        k_first += batch * n
-    return q_side, k_side
+        right.append((product.k, product.k_place, scores, k))
+    return _Side.of(left, provenance.origin), _Side.of(right, provenance.origin)
 
 
 def _is_transposed(queries: _Side, keys: _Side, dim: int) -> bool:
@@ -225,33 +225,6 @@ def _is_transposed(queries: _Side, keys: _Side, dim: int) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
-    axes: Axes
-    dim: int
-
-    def arrange(self, tensor: Tensor) -> Tensor:
-        """Bring a tensor of the shape of the softmax to (N, H, m, n)."""
-        return self.axes.arrange(tensor.movedim(self.dim, -1))
-
-
-@dataclass(frozen=True)
-class Lying:
-    """Where the queries, keys or values of an attention were stored."""
-
-    place: Tensor  # of the shape of the softmax without its keys
-    apart: int  # how far from each other positions lie; 0 if unknown
-
-    def near(self, dim: int) -> int:
-        """Return how far from each other they lie along a dimension, if nearer than positions.
-
-        So do heads, the parts of one vector. VECTOR stands for all others.
-        """
-        is_known = bool((self.place >= VECTORS).all())
-        step = step_of(self.place.movedim(dim, 0))
-        return step if 0 < step < (VECTOR if is_known else self.apart) else VECTOR
-
-
-@dataclass(frozen=True)
 class Axes:
     """The dimensions of a softmax without its keys: inputs, heads, and rows with their windows."""
 
@@ -259,31 +232,38 @@ class Axes:
     inputs: list[int]
     heads: list[int]
     rows: list[int]
+    dim: int  # of the softmax, along which its keys lie
 
     @classmethod
     def of(
         cls,
-        sides: Sequence[Lying],
+        places: Sequence[Tensor],
         numbers: Tensor,
         texts: int,
         heads: int | None,
-        keys: int,
+        *,
         is_first: bool,
+        dim: int = -1,
     ) -> Axes:
         """Return the axes of an attention; raise NotExpressibleError where two may be the inputs.
 
-        sides : of queries, keys and values. numbers : of the queries in their products. keys : how
-        many there are. is_first : whether inputs stand before heads where nothing tells.
+        places : where queries, keys and values were stored; 1 row is that of all queries, and 1
+        column that of all keys. numbers : of the queries in their products. is_first : whether
+        inputs stand before heads where nothing tells.
         """
-        sizes = [n for i in range(numbers.dim()) for n in _parts([x.place for x in sides], i)]
+        stored = [x.movedim(dim, -1) for x in places]
+        keys, aparts = max(x.shape[-1] for x in stored), [_step(x, -1) for x in stored]
+        numbers = numbers.movedim(dim, -1).amax(-1)
+        places = [x.amax(-1).expand_as(numbers) for x in stored]
+        sizes = [n for i in range(numbers.dim()) for n in _parts(places, i)]
         count = len(sizes)
         while True:
-            places, numbers = [x.place.reshape(sizes) for x in sides], numbers.reshape(sizes)
+            places, numbers = [x.reshape(sizes) for x in places], numbers.reshape(sizes)
             every, moves = range(len(sizes)), [_changes(numbers, i) for i in range(len(sizes))]
-            steps = [step_of(places[0].movedim(i, 0)) for i in every if moves[i]]
-            aparts = max(steps, default=sides[0].apart), *(x.apart for x in sides[1:])
-            lying = [Lying(*one) for one in zip(places, aparts, strict=True)]
-            near = [min(one.near(i) for one in lying) for i in every]
+            steps = [_step(places[0], i) for i in every if moves[i]]
+            aparts[0] = max(steps, default=aparts[0])
+            lying = [*zip(places, aparts, strict=True)]
+            near = [min(_near(*one, i) for one in lying) for i in every]
             free = [i for i in every if not moves[i]]
             groups = _groups(free, sizes, texts) if texts > 1 else [[]]
             whole = [i for i in free if sizes[i] % texts == 0 and near[i] == VECTOR]
@@ -305,14 +285,15 @@ class Axes:
         close = [i for i in sorted(free + shared) if near[i] < VECTOR]
         is_whole = bool(inputs) and len(sizes) == count  # else windows stand beside the inputs
         found = named[-1] if named else close or (free if is_whole else free[-1:])
-        return cls(tuple(sizes), inputs, found, [i for i in every if i not in (*inputs, *found)])
+        rows = [i for i in every if i not in (*inputs, *found)]
+        return cls(tuple(sizes), inputs, found, rows, dim)
 
     def arrange(self, tensor: Tensor) -> Tensor:
-        """Bring a tensor of these dimensions, and one more, to (N, H, m, n)."""
-        moved = tensor.reshape(*self.sizes, tensor.shape[-1])
+        """Bring a tensor of the shape of the softmax to (N, H, m, n)."""
+        moved, n = tensor.movedim(self.dim, -1), tensor.shape[self.dim]
         N, H = (prod(self.sizes[i] for i in dims) for dims in (self.inputs, self.heads))
         order = (*self.inputs, *self.heads, *self.rows, len(self.sizes))
-        return moved.permute(order).reshape(N, H, -1, tensor.shape[-1])
+        return moved.reshape(*self.sizes, n).permute(order).reshape(N, H, -1, n)
 
     def beside(self, tensor: Tensor) -> Tensor:
         """Bring a tensor (1, N·H, m, …), its first dimensions all of these, to (N, H, m, …)."""
@@ -336,10 +317,20 @@ def _groups(dims: Sequence[int], sizes: Sequence[int], size: int | None) -> list
     return [one for one in groups if prod(sizes[i] for i in one) == size]
 
 
-def step_of(place: Tensor) -> int:
-    """Return how far from each other the places along the first dimension are; 0 if unknown."""
-    apart = torch.unique(place.diff(dim=0))
+def _step(place: Tensor, dim: int) -> int:
+    """Return how far from each other the places along a dimension are; 0 if unknown."""
+    apart = torch.unique(place.diff(dim=dim))
     return abs(int(apart)) if len(apart) == 1 else 0
+
+
+def _near(place: Tensor, apart: int, dim: int) -> int:
+    """Return how far from each other places along a dimension are, if nearer than positions.
+
+    So are heads, the parts of one vector. VECTOR stands for all others. apart : how far from each
+    other positions are; 0 if unknown.
+    """
+    is_known, step = bool((place >= VECTORS).all()), _step(place, dim)
+    return step if 0 < step < (VECTOR if is_known else apart) else VECTOR
 
 
 def _parts(places: Sequence[Tensor], dim: int) -> tuple[int, ...]:
@@ -351,20 +342,16 @@ def _parts(places: Sequence[Tensor], dim: int) -> tuple[int, ...]:
         jumps = (apart != apart[:1]).any(1).nonzero()
         part = 1 + int(jumps[0]) if len(jumps) else size
         parts = along.reshape(-1, part, *along.shape[1:]) if size % part == 0 else along[None]
-        if len(parts) > 1 and step_of(parts) and step_of(parts[0]):
+        if len(parts) > 1 and _step(parts, 0) and _step(parts[0], 0):
             return len(parts), part
     return (size,)
 
 
 def _uses(softmax: Softmax) -> list[list[Mixture]]:
     """Return the products with values: a group, in one product or chunk by chunk, is one A·V."""
-    if len(softmax.mixtures) == 1:
-        return [softmax.mixtures]
     uses: list[tuple[Tensor, list[Mixture]]] = []
     for mixture in softmax.mixtures:
-        element = mixture.elements - softmax.first
-        element = element[(element >= 0) & (element < softmax.weights.numel())]
-        width = mixture.v.shape[-1]
+        element, width = mixture.elements[mixture.elements >= 0], mixture.v.shape[-1]
         for covered, mixtures in uses:
             if mixtures[0].v.shape[-1] == width and not covered[element].any():
                 break
@@ -376,57 +363,49 @@ def _uses(softmax: Softmax) -> list[list[Mixture]]:
     return [mixtures for _, mixtures in uses]
 
 
-class _Use:
-    """One A·V of a softmax; row (N, H, m, n) : the row of `values` of each weight, or -1."""
+@dataclass(frozen=True, eq=False)
+class _Use(_Side):
+    """One A·V of a softmax: its values, and which of them each weight is multiplied by."""
 
-    def __init__(self, softmax: Softmax, mixtures: list[Mixture]) -> None:
-        self.softmax, self.mixtures = softmax, mixtures
-        self.values = torch.cat([mixture.v.flatten(0, 1) for mixture in mixtures])
-        rows = torch.full((softmax.weights.numel(),), -1, device=softmax.weights.device)
-        first = 0
+    mixtures: list[Mixture]
+
+    @classmethod
+    def of_softmax(cls, softmax: Softmax, mixtures: list[Mixture]) -> _Use:
+        """Return the values of some products."""
+        parts = []
         for mixture in mixtures:
-            batch, _, n = mixture.elements.shape
-            numbers = torch.arange(batch * n, device=rows.device).view(batch, 1, n)
-            numbers = (first + numbers).expand(mixture.elements.shape)
-            element = mixture.elements - softmax.first
-            here = (element >= 0) & (element < len(rows))
-            rows[element[here]] = numbers[here]
-            first += batch * n
-        places = torch.cat([mixture.v_place.flatten() for mixture in mixtures])
-        self._rows = rows.view(softmax.weights.shape)
-        self.place = torch.where(self._rows < 0, -1, places[self._rows])
+            B, _, n = mixture.elements.shape
+            known = mixture.elements >= 0
+            rows = torch.arange(B * n, device=known.device).view(B, 1, n).expand_as(known)
+            parts.append((mixture.v, mixture.v_place, mixture.elements[known], rows[known]))
+        return cls.of(parts, softmax.weights, mixtures=mixtures)
 
-    def lay_out(self, layout: _Layout) -> None:
-        """Arrange its rows."""
-        self.layout, self.row = layout, layout.arrange(self._rows)
+    def output(self, softmax: Softmax) -> Tensor | None:
+        """Return A·V of each row over all chunks; None where other weights are multiplied.
 
-    def has_one_value_per_key(self, live: Tensor) -> bool:
-        """Whether all queries of a head read the same values."""
-        number = torch.unique(self.values, dim=0, return_inverse=True)[1]
-        number = torch.where(self.row < 0, -1, number[self.row.clamp(min=0)])
-        live = live & (self.row >= 0)
-        return bool(((number == _common(number, live, 2)) | ~live).all())
-
-    def output(self) -> Tensor | None:
-        """Return A·V of each row over all chunks; None where other weights are multiplied."""
-        softmax = self.softmax
+        It has the shape of the softmax, but for features in the place of keys.
+        """
         if not all(mixture.exact_weights for mixture in self.mixtures):
             return None
-        count = softmax.weights.shape[softmax.dim]
-        numbers = torch.arange(softmax.weights.numel(), device=softmax.weights.device)
-        arranged = self.layout.arrange(numbers.view(softmax.weights.shape))
-        row_of = torch.empty_like(numbers)
-        row_of[arranged.flatten()] = torch.arange(len(numbers), device=numbers.device) // count
-        output = softmax.weights.new_zeros(len(numbers) // count, self.values.shape[-1])
+        weights = softmax.weights.movedim(softmax.dim, -1)
+        output = weights.new_zeros(*weights.shape[:-1], self.vectors.shape[-1]).flatten(0, -2)
+        numbers = torch.arange(len(output), device=output.device).view(*weights.shape[:-1], 1)
+        row_of = numbers.expand_as(weights).movedim(-1, softmax.dim).flatten()
         for mixture in self.mixtures:
-            element = mixture.elements - softmax.first
-            known = (element >= 0) & (element < len(numbers))
-            rows = row_of[element.clamp(0, len(numbers) - 1)].masked_fill(~known, -1)
+            known = mixture.elements >= 0
+            rows = row_of[mixture.elements].where(known, -1)
             row = rows.amax(-1)
             if (known & (rows != row.unsqueeze(-1))).any():
                 return None  # values are summed over the queries
             output.index_add_(0, row[row >= 0], mixture.output[row >= 0].to(output.dtype))
-        return output.view(*arranged.shape[:3], output.shape[-1])
+        return output.view(*weights.shape[:-1], -1).movedim(-1, softmax.dim)
+
+
+def _has_one_value_per_key(use: _Use, row: Tensor, live: Tensor) -> bool:
+    """Whether all queries of a head read the same values; row (N, H, m, n) : of each weight."""
+    number = torch.unique(use.vectors, dim=0, return_inverse=True)[1]
+    number, live = number[row].where(row >= 0, -1), live & (row >= 0)
+    return bool(((number == _common(number, live, 2)) | ~live).all())
 
 
 @dataclass(frozen=True, eq=False)

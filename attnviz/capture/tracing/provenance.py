@@ -161,7 +161,7 @@ class Product:
 class Mixture:
     """A batched product A V."""
 
-    elements: Tensor  # (B, m, n), which elements of the softmax A has
+    elements: Tensor  # (B, m, n), which elements of the softmax A has; -1 for none
     v: Tensor  # (B, n, d_v)
     v_place: Tensor  # (B, n), where each row was stored
     output: Tensor  # (B, m, d_v)
@@ -198,20 +198,18 @@ class Softmax:
         """The numbers of its elements."""
         return range(self.first, self.first + self.weights.numel())
 
-    def split(self, heads: int) -> None:
-        """Divide the first dimension into inputs and heads; rows are normalized."""
-        assert self.provenance is not None
-        parts = [self.scores, self.weights, *self.provenance.fields()]
-        self.scores, self.weights, *fields = (x.view(-1, heads, *x.shape[1:]) for x in parts)
-        self.provenance, self.dim = self.provenance.with_fields(fields), -1
-
     def has_weights(self, weights: Tensor, elements: Tensor) -> bool:
         """Whether these are its weights, up to rounding; elements: which, -1 for none of them."""
-        inside = (elements >= self.span.start) & (elements < self.span.stop)
-        expected = self.weights.flatten()[(elements - self.first)[inside]]
+        inside = elements >= 0
+        expected = self.weights.flatten()[elements[inside]]
         rounding = max(1e-5, 4 * torch.finfo(weights.dtype).eps)
         difference = (weights[inside] - expected).abs()
         return bool((difference <= rounding * expected + TINY).all())
+
+
+def elements_in(span: range, numbers: Tensor) -> Tensor:
+    """Return numbers counted from the start of a span; -1 in place of those that are not in it."""
+    return (numbers - span.start).where((numbers >= span.start) & (numbers < span.stop), -1)
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -30,6 +30,7 @@ from attnviz.capture.tracing.provenance import (
     Softmax,
     apply,
     constants,
+    elements_in,
     has_numbers,
     mix,
     storage_key,
@@ -279,8 +280,9 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 place, values = self.provenance.places(values)[..., 0], values.detach()
                 output = output.clone()
                 for softmax in softmaxes:
-                    exact = len(softmaxes) == 1 and softmax.has_weights(weights, weight.origin)
-                    softmax.mixtures.append(Mixture(weight.origin, values, place, output, exact))
+                    elements = elements_in(softmax.span, weight.origin)
+                    exact = len(softmaxes) == 1 and softmax.has_weights(weights, elements)
+                    softmax.mixtures.append(Mixture(elements, values, place, output, exact))
                     softmax.used = True
                 return
         # Scores that are mixed by numbers of no input, across heads or rows, are no vectors.
