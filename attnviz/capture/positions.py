@@ -80,25 +80,22 @@ class StackCounter:
         stack = LINEAR if linear else place
         layer = self._layers[stack]
         self._layers[stack] += 1
-        kinds = self._kinds(place)
-        query_axis = key_axis = self._axis(queries, kinds)
-        if place == "cross" or queries != keys:
+        kinds, is_other = self._kinds(place), place == "cross" or queries != keys
+        is_two_sided = is_other or self._axes.keys() >= {*_GIVEN}
+        rows, columns = (
+            [kind for kind in kinds if kind != other or not is_two_sided] for other in _GIVEN[::-1]
+        )
+        query_axis = self._axis(queries, rows)
+        if is_other:
             # A decoder reads a text first; a text, or queries that are learned, an image or sound.
             reads_text = query_axis is self._axes.get("target")
-            others = sorted(kinds, key=lambda kind: (kind == "text") != reads_text)
+            columns.sort(key=lambda kind: (kind == "text") != reads_text)
             is_known = any(self._axes[kind] is query_axis for kind in kinds)
             unsure = self._read - (self._axes.keys() if is_known else {"text", "target"})
             if place == "cross" and unsure:  # maybe of an image or a sound
-                others = [kind for kind in others if kind != "text"]
-            key_axis = self._axis(
-                keys, sorted(others, key=lambda kind: self._axes[kind] is query_axis)
-            )
-        if place == "cross" or queries != keys or self._axes.keys() >= {*_GIVEN}:
-            rows, columns = ([kind for kind in kinds if kind != own] for own in _GIVEN[::-1])
-            is_wrong = query_axis is self._axes.get("keys")
-            query_axis = self._axis(queries, rows) if is_wrong else query_axis
-            is_wrong = key_axis is self._axes.get("queries")
-            key_axis = self._axis(keys, columns) if is_wrong else key_axis
+                columns = [kind for kind in columns if kind != "text"]
+            columns.sort(key=lambda kind: self._axes[kind] is query_axis)
+        key_axis = self._axis(keys, columns)
         return {"stack": stack, "layer": layer, "query_axis": query_axis, "key_axis": key_axis}
 
     def _stack(self, path: str, cross: bool, causal: bool) -> str:

@@ -84,13 +84,6 @@ class FusedAttention:
             key.shape[2] - query.shape[2] if is_last else 0,
         )
 
-    def of_text(self, n: int, texts: int) -> FusedAttention:
-        """Return the part of text n of so many; all of it where they share it."""
-        rows = len(self.query) // texts if len(self.query) % texts == 0 else 0
-        part = slice(n * rows, (n + 1) * rows) if rows else slice(None)
-        own: FusedAttention = map_tensors(self, lambda x: x[part] if len(x) > 1 else x)
-        return own
-
     def arranged(self, texts: int) -> Attention:
         """Return the attention of N texts; several rows of one text are windows of its positions.
 
@@ -108,8 +101,6 @@ class FusedAttention:
         def maps(x: Tensor, other: float) -> Tensor:
             blocks = x.expand(len(scores), *x.shape[1:]).reshape(texts, -1, *x.shape[1:])
             N, k, H, m, n = blocks.shape
-            if k == 1:
-                return blocks[:, 0]
             every, window = x.new_full((N, H, k, m, k, n), other), torch.arange(k, device=x.device)
             every[:, :, window, :, window] = blocks.transpose(0, 1)
             return every.view(N, H, k * m, k * n)

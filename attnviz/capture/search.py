@@ -59,6 +59,10 @@ _HEAD_COUNTS = (
 )  # fmt: skip
 # Of products of activations and of a normalization each attention is made.
 _OF_ATTENTION = {*compat.SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
+_OTHER_OUTPUT = "not compared: what heads return in {}: more than weights and values enters it"
+_OTHER_VALUES = (
+    "not compared: in {} the weights are also multiplied by values that differ from query to query"
+)
 _SHORT = 4  # tokens of a text that shows whether attention moves the output
 _REPEATED = 7  # a text of one token, where no width of a model is as small
 _FEWEST_QUERIES = 4  # with fewer positions a search may not tell what mixes them
@@ -92,6 +96,7 @@ class Search(Recorder):
         self.mode = self._watching() if self._finds_linear else self._tracer
         # Softmaxes whose weights enter no product with values, as far as the run has come.
         self._unmixed: list[tuple[str, Softmax]] = []
+        self._uncompared: list[tuple[str, str]] = []  # paths, and what is not compared there
         # Softmaxes whose product with the values is still to come, and the number of their heads.
         self._pending: list[tuple[Recorded, Softmax, int | None]] = []
         self._lengths: set[int] = set()
@@ -153,7 +158,6 @@ class Search(Recorder):
     def finish(self) -> None:
         """Arrange the attentions that are left; raise ModelError for an unreadable one."""
         self._arrange_pending(0)
-        self._refuse_unmixed()
         name = type(self.model).__name__
         if self.unreadable:
             path, reason = self.unreadable[0]
@@ -173,33 +177,22 @@ class Search(Recorder):
                 "attention. There is no attention to show: choose another model."
             )
 
-    def _refuse_unmixed(self) -> None:
-        """Note the softmaxes whose weights are changed, and multiplied by an activation then."""
-        self.unreadable += [
-            (path, softmax.reason) for path, softmax in self._unmixed if softmax.multiplied
-        ]
-
     def take_recording(self) -> Recording:
         """Return all attentions, numbered by module, and release them, with notes."""
-        name, not_attention = type(self.model).__name__, self._notes_on_others()
-        recording = super().take_recording()
-        not_compared = [
-            f"not compared: in {call.path or name} the weights are also multiplied by values "
-            "that differ from query to query"
-            for call in recording.calls
-            if not call.attention.compares_all
-        ]
-        notes = tuple(dict.fromkeys([*not_attention, *not_compared]))
-        return Recording(recording.calls, self._linear_calls, notes, tuple(self._linear))
+        calls = super().take_recording().calls
+        return Recording(calls, self._linear_calls, self.notes(), tuple(self._linear))
 
-    def _notes_on_others(self) -> list[str]:
-        """Return notes on softmaxes that are no attention, if the model does not ignore them."""
-        name = type(self.model).__name__
-        return [
-            f"not attention: a softmax in {path or name}, whose weights are multiplied by no values"
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on softmaxes that are no attention, and on what is not read or compared."""
+        found = [
+            (path, "not attention: a softmax in {}, whose weights are multiplied by no values")
             for path, softmax in self._unmixed
             if softmax.used and softmax.products and not softmax.multiplied
         ]
+        found += [(path, f"not shown: attention of {{}}: {why}") for path, why in self.unreadable]
+        name = type(self.model).__name__
+        every = (note.format(path or name) for path, note in (*found, *self._uncompared))
+        return tuple(dict.fromkeys(every))
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a module starts to run."""
@@ -247,8 +240,13 @@ class Search(Recorder):
                         if len(attention.query) < recorded.texts and not may_join:
                             raise NotExpressibleError("the texts of the batch are not told apart")
                         recorded.attention = attention
+                        if not attention.compares_all:
+                            self._uncompared.append((recorded.path, _OTHER_VALUES))
                     except NotExpressibleError as error:
                         self.unreadable.append((recorded.path, str(error)))
+        if not depth:  # weights that are changed, and multiplied by an activation then
+            unmixed = ((path, one) for path, one in self._unmixed if one.multiplied)
+            self.unreadable += ((path, one.reason) for path, one in unmixed)
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
@@ -260,16 +258,11 @@ class Search(Recorder):
         self._unmixed.append((self.paths[self.innermost_module()], softmax))
 
     def _on_fused(self, name: str, arguments: Mapping[str, Any], output: Tensor) -> None:
-        recorded = None
         try:
             attention = FusedAttention.read(name, arguments, output)
             recorded = self._record(attention.query)
-            if "query" in arguments:
-                attention = self._inputs_first(attention, arguments, recorded)
-            recorded.attention = attention
+            recorded.attention = self._inputs_first(attention, arguments, recorded)
         except NotExpressibleError as error:
-            if self._recorded and self._recorded[-1] is recorded:
-                self._recorded.pop()
             self._on_unreadable(str(error))
 
     def _takes_first(self, recorded: Recorded) -> bool:
@@ -281,8 +274,8 @@ class Search(Recorder):
     ) -> FusedAttention:
         """Return a fused attention with inputs, and windows of these, before heads."""
         A, B, m, _ = shape = attention.query.shape
-        vectors = [arguments[name] for name in ("query", "key", "value")]
-        if any(x.dim() != 4 for x in vectors):
+        vectors = [arguments.get(name) for name in ("query", "key", "value")]
+        if any(x is None or x.dim() != 4 for x in vectors):
             return attention
         whole = [x for x in vectors if x.shape[:2] == shape[:2]]
         query, *others = (self._tracer.provenance.places(x)[..., :1] for x in whole)
@@ -341,7 +334,6 @@ class ProgramSearch(Search):
         self.inputs: dict[str, dict[str, Any]] = {}  # of the outermost modules, by name
         self.take: Callable[[Recorded], None] = list[Recorded]().append  # each that can be read
         self._memory_checked = True  # of each attention by itself
-        self._not_compared: list[str] = []
         self.running.append((self.model, (), {}))
         self._tracer.provenance.depth = len(self.running)
 
@@ -379,7 +371,6 @@ class ProgramSearch(Search):
             self._choose()
             yield
         self._arrange_pending(0)
-        self._refuse_unmixed()
         self._pass_on()
 
     def on_enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -424,8 +415,7 @@ class ProgramSearch(Search):
             self._expect_memory(one)
             one.texts = 1 if len(attention.query) % one.texts else one.texts  # not divided
             if attention.head_output is None:
-                what = f"what heads return in {one.path or 'this program'}"
-                self._not_compared.append(f"{what}: more than weights and values enters it")
+                self._uncompared.append((one.path, _OTHER_OUTPUT))
             with compat.outside_dispatch_modes(), compat.outside_function_modes():
                 self.take(one)
 
@@ -441,12 +431,6 @@ class ProgramSearch(Search):
 
     def on_output(self, module: nn.Module, merged_heads: Any, output: Any) -> None:
         """Keep no output of a module, which is not compared."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Return notes on softmaxes that are no attention, and on attentions that are not read."""
-        unread = [f"not shown: attention of {path}: {why}" for path, why in self.unreadable]
-        unread += [f"not compared: {what}" for what in self._not_compared]
-        return tuple(dict.fromkeys([*self._notes_on_others(), *unread]))
 
     def _choose(self) -> None:
         """Follow operators only in modules that are recorded."""
@@ -469,11 +453,11 @@ class ProgramSearch(Search):
             first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
             own, is_second = batch_size(module, [first]), not module.batch_first
             texts = own if own % texts or (is_second and len(first) == texts) else texts
-        inputs = ModuleInputs(key_input=self.inputs_of(module).key_input)
-        where = path, inputs, False, self.entries[module], texts, number
-        recorded = Recorded(*where, order=self._counts.total())
-        if self.wanted is None or number in self.wanted:
-            self._recorded.append(recorded)
+        recorded = super()._record(result)
+        recorded.inputs = ModuleInputs(key_input=recorded.inputs.key_input)
+        recorded.texts, recorded.number, recorded.order = texts, number, self._counts.total()
+        if self.wanted is not None and number not in self.wanted:
+            self._recorded.pop()
         return recorded
 
 
@@ -487,19 +471,18 @@ def _takes_fast_path(module: nn.Module) -> bool:
 
 def call_of(recorded: Recorded, row: int) -> AttentionCall:
     """Return an attention of one input of the batch, or of the last one if it has fewer."""
-    n, attention = min(row, recorded.texts - 1), recorded.attention
+    n = min(row, recorded.texts - 1)
+
+    def own(x: Tensor) -> Tensor:
+        """Return the rows of the input; sinks (H,) have no inputs."""
+        rows = max(1, len(x) // recorded.texts)  # several are windows
+        return x if x.dim() == 1 or len(x) == 1 else x[n * rows : (n + 1) * rows]
+
+    attention, inputs = map_tensors((recorded.attention, recorded.inputs), own)
     if isinstance(attention, FusedAttention):
-        attention = attention.of_text(n, recorded.texts).arranged(1)
-    else:
-        attention = map_tensors(attention, partial(_of_row, n))
-    inputs = map_tensors(recorded.inputs, partial(_of_row, n))
+        attention = attention.arranged(1)
     where = recorded.path, recorded.number
     return AttentionCall(*where, attention, inputs, None, False, None, None)
-
-
-def _of_row(n: int, x: Tensor) -> Tensor:
-    """Return the part of input n of a tensor (N, …); sinks (H,) have no inputs."""
-    return x if x.dim() == 1 or len(x) == 1 else x[n : n + 1]
 
 
 def _has_own_code(module: nn.Module) -> bool:
