@@ -160,37 +160,29 @@ class Choices:
     @classmethod
     def like(cls, model: Model, reading: Reading, other: Any, *, truncate: bool = False) -> Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
-        media = reading.media
-        given: Any = {}
-        if media is not None:
-            kind = "image" if reading.source.pictures else "audio"
-            given, other = {kind: other}, None
+        kind = "image" if reading.source.pictures else "audio" if reading.source.sounds else "text"
+        given: Any = {kind: other}
         with in_other_text():
-            _, source, _ = parse_source("explain", model, other, given, media=media is not None)
+            text = given.pop("text", None)
+            _, source, _ = parse_source("explain", model, text, given, media=True)
             batch = encode_after(model, source, reading.bos, truncate=truncate)
-        pooling = pooling_of(model.name, model.module)
-        both, base = (reading.inputs, batch.inputs), base_of(model.module)
-        if media is None:
-            lengths = [one["input_ids"].shape[1] for one in both]
-        else:
-            with restoring(model.module, None, seed=2), torch.no_grad():
-                states = [base(**one)[0] for one in both]
-            if any(state.dim() != 3 or len(state) > 1 for state in states):
-                raise ModelError(
-                    f"{model.name} has no hidden states (1, T, d) to compare. Choose another "
-                    "model, such as ViT or Wav2Vec2."
-                )
-            lengths = [state.shape[1] for state in states]
-            begins = [axes[0].labels[:1] for axes in (media.batch.axes.get("image"),) if axes]
-            pooling = pooling or ("first" if begins == [("[CLS]",)] else None)
+        base = base_of(model.module)
+        with restoring(model.module, None, seed=2), torch.no_grad():
+            both = [base(**one)[0] for one in (reading.inputs, batch.inputs)]
+        if any(states.dim() != 3 or len(states) > 1 for states in both):
+            raise ModelError(
+                f"{model.name} has no hidden states (1, T, d) to compare. Choose another model, "
+                "such as ViT or Wav2Vec2."
+            )
+        begins_with_cls = any(axis.labels[0] == "[CLS]" for axis in batch.axes.get("image", ()))
+        pooling = pooling_of(model.name, model.module) or ("first" if begins_with_cls else "")
         notes = [] if pooling else ["similarity of the mean hidden states, as no pooling is known"]
-        every = {"first": slice(1), "last": slice(-1, None)}.get(pooling or "", slice(None))
-        rows = [tuple(range(length))[every] for length in lengths]
+        every = {"first": slice(1), "last": slice(-1, None)}.get(pooling, slice(None))
+        rows = [tuple(range(states.shape[1]))[every] for states in both]
         most, length = embedded_tokens(model.module), max(map(len, rows))
         if length > most:
             notes.append(f"as an embedder the model reads {most} tokens, and here {length}")
-        with restoring(model.module, None, seed=2):
-            pooled = [Readout(base, of).run(one)[0] for of, one in zip(rows, both, strict=True)]
+        pooled = [Readout(base, of)(states)[0] for of, states in zip(rows, both, strict=True)]
         here, there = (normalize(vector, dim=0) for vector in pooled)
         names = [one.name.partition(" (")[0] for one in source.pictures or source.sounds or ()]
         names += [spelled(model.checkpoint, text)[0] for text in source.texts or ()]

@@ -16,7 +16,7 @@ from attnviz.analyses.shift.compute import read_word
 from attnviz.attribution.interventions import Ablation, Head, HeadRun, outputs_of, replace_outputs
 from attnviz.attribution.methods import attempt
 from attnviz.attribution.prediction import Prediction, logits_at
-from attnviz.attribution.reference import Reading, encode_like
+from attnviz.attribution.reference import Reading, encode_like, read
 from attnviz.attribution.target import Readout, Target
 from attnviz.attribution.tracing import tracing
 from attnviz.errors import InputError
@@ -248,7 +248,7 @@ def _find_site(
     if word is not None:
         reading, site = read_word(model, word, text, truncate=truncate)
         return _Site(reading, site, None, word, reading.notes)
-    site, choices = find_prediction(model, text, target, against, truncate=truncate)
+    site, choices = find_prediction(read(model, text, truncate=truncate), model, target, against)
     readout, reading = site.readout, choices.reading
     assert isinstance(readout, Prediction)
     if against is None:  # `explain` compares with the second choice where no target is given

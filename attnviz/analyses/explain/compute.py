@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -24,18 +24,18 @@ from attnviz.attribution.interventions import (
 from attnviz.attribution.methods import check_methods, compute_methods
 from attnviz.attribution.prediction import Answer, Choices, Prediction, Similarity
 from attnviz.attribution.ranking import spread, sum_pieces
-from attnviz.attribution.reference import Reference, encode_begun, make_reference, read
+from attnviz.attribution.reference import Reading, Reference, encode_begun, make_reference, read
 from attnviz.attribution.target import Target, base_of, mask_id, token_ids
 from attnviz.attribution.tracing import tracing
 from attnviz.capture.capture import generate_greedily
 from attnviz.capture.watch import restoring
 from attnviz.errors import InputError, ModelError, first_line, positive_number, refuse_given
-from attnviz.inputs import Inputs, encode, expect_one_text, parse_inputs
+from attnviz.inputs import Inputs, encode, expect_one_text
 from attnviz.inputs.text import encode_prefix, expect_tokens_left, tokenizer_of
 from attnviz.inputs.tokens import TextSource, TokenIds, decode, parse_text
 from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline.attend import Loadable, Model, Source, load, parse_source
-from attnviz.results import Provenance
+from attnviz.results import AgreementReport, Provenance
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.axis import TokenGroups
 from attnviz.results.text import UNMEASURED
@@ -156,21 +156,20 @@ def explain(
     finish: Callable[[Target, Choices], ExplainResult] = partial(
         explain_prediction, reference=reference, methods=names
     )
-    if groups is not None:
+    has_media = bool(source.pictures or source.sounds)
+    chosen = names not in ((), ("partial-split",))
+    of_words: dict[str, Any] = {"reference": reference, "word": word, "methods": chosen}
+    if has_media:
+        why = "parts of the sound or of the picture are replaced. Leave it out, or explain a text."
+        refuse_given(why, groups=groups, decoder=decoder, **of_words)
+        finish = explain_media
+    elif groups is not None:
         why = "parts of a text are hidden, and nothing is decomposed. Leave it out, or groups."
-        chosen = names not in ((), ("partial-split",))
-        refuse_given(why, reference=reference, word=word, methods=chosen)
+        refuse_given(why, **of_words)
         is_one = isinstance(groups, str) or not isinstance(groups, Iterable)
         parts: list[Any] = [groups] if is_one else [*groups]
         by = parts[0] if parts in (["sentence"], ["passage"]) else parts
         finish = partial(explain_by_parts, by=by)
-    has_media = bool(source.pictures or source.sounds)
-    if has_media:
-        why = "parts of the sound or of the picture are replaced. Leave it out, or explain a text."
-        chosen = names not in ((), ("partial-split",))
-        given = {"groups": groups, "word": word, "decoder": decoder, "methods": chosen}
-        refuse_given(why, reference=reference, **given)
-        finish = explain_media
     reads: dict[str, Any] = {"truncate": truncate, "record": groups is None}
     if similar_to is not None:
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
@@ -192,19 +191,12 @@ def explain(
     if as_answer:
         why = "the whole answer is explained. Leave it out, or generate."
         refuse_given(why, target=target, against=against, number=not log)
-    written = _write(model, source, generate, truncate, as_answer=as_answer)
+    reading, ids, logits = _read_and_write(model, source, generate, as_answer=as_answer, **reads)
     if as_answer:
-        reading = read(model, written.source, more=written.more, **reads)
-        choices = Choices.of_answer(model, reading, written.ids, written.logits)
-        site = choices.answer(written.ids)
-    else:
-        last = written.ids[-1] if written.ids else None
-        site, choices = find_prediction(
-            model, written.source, target, against, word,
-            log=log, more=written.more, last=last, **reads,
-        )  # fmt: skip
-    choices.notes[:0] = written.notes
-    return finish(site, choices)
+        choices = Choices.of_answer(model, reading, ids, logits)
+        return finish(choices.answer(ids), choices)
+    last = ids[-1] if ids else None
+    return finish(*find_prediction(reading, model, target, against, word, log=log, last=last))
 
 
 def explain_prediction(
@@ -253,10 +245,9 @@ def explain_prediction(
     report = reading.result.agreement
     if split is not None:
         report = check_sums(report, split.relative_error(value))
-    ours, loaded, name, size = _outputs(site, choices, numbers)
     labeled = [n for n, rows in enumerate(groups.positions) if at in rows]
-    return ExplainResult(
-        **_describe(site, choices, groups, value),
+    return _result(
+        site, choices, groups, numbers, report,
         baseline=value - (math.nan if split is None else split.total),
         at=labeled[0] if choices.kind == "label" else None,
         unmeasured=unmeasured,
@@ -266,9 +257,8 @@ def explain_prediction(
         replacements=by_word(replaced),
         methods={name: sum_pieces(of, groups.positions) for name, of in attributions.items()},
         notes=(*choices.notes, *reading.notes, *compared.notes, *missing),
-        agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
         provenance=provenance or reading.result.provenance,
-    )
+    )  # fmt: skip
 
 
 def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> ExplainResult:
@@ -289,9 +279,8 @@ def explain_by_parts(site: Target, choices: Choices, *, by: str | list[str]) -> 
     with tracing(model):
         numbers = site.outputs(1) if is_changed else knock_out(site, [()])  # with nothing hidden
         lost = intervene(site, [groups.positions[n] for n in others], [change], numbers)[change]
-    reading = replace(reading, groups=groups)
     parts = "part" if isinstance(by, list) else by
-    return _of_parts(site, replace(choices, reading=reading), parts, change, numbers, lost, others)
+    return _of_parts(site, choices, groups, parts, change, numbers, lost, others)
 
 
 def explain_media(site: Target, choices: Choices) -> ExplainResult:
@@ -304,32 +293,24 @@ def explain_media(site: Target, choices: Choices) -> ExplainResult:
         numbers = site.outputs(1)
         runs = [readout.run(media.without(n, site.model, source)) for n in track(others)]
         lost = (numbers - torch.stack(runs)).double().cpu()
-    return _of_parts(site, choices, parts, change, numbers, lost, others)
+    return _of_parts(site, choices, choices.reading.groups, parts, change, numbers, lost, others)
 
 
 def _of_parts(
-    site: Target, choices: Choices, parts: str, change: str, numbers: Tensor, lost: Tensor,
-    others: list[int],
+    site: Target, choices: Choices, groups: TokenGroups, parts: str, change: str, numbers: Tensor,
+    lost: Tensor, others: list[int],
 ) -> ExplainResult:  # fmt: skip
     """Return a result by the effects of `change` on some parts, (n, K, R)."""
-    reading, model = choices.reading, site.model
-    groups, media = reading.groups, reading.media
-    by_part = partial(spread, words=others, count=len(groups.labels))
+    reading, media = choices.reading, choices.reading.media
     effects, answer, by_answer = lost.mean(1), list[str](), None
+    by_part = partial(spread, words=others, count=len(groups.labels))
     if isinstance(site.readout, Answer):
         answer, pieces = choices.words_of(site.readout.tokens)
         by_answer = by_part(sum_pieces(effects, pieces).T)
-    ours, loaded, name, size = _outputs(site, choices, numbers)
-    report = reading.result.agreement
-    if not report.checks:
-        layers = getattr(model.module.config.get_text_config(), "num_hidden_layers", 1)
-        report = check_hidden_runs(report, ours, loaded, effects, layers, size)
-    if report.output is not None and not report.output.passed:  # how much rounding may add
-        report = reading.again(model).agreement
+    unmeasured = [n for n, flag in enumerate(groups.special) if not flag and n not in others]
     what = {"window": "sound", "tile": "picture"}.get(parts, "text")
-    unmeasured = (n for n in range(len(groups.labels)) if n not in others and not groups.special[n])
-    return ExplainResult(
-        **_describe(site, choices, groups, numbers.sum().item(), answer),
+    return _result(
+        site, choices, groups, numbers, reading.result.agreement, effects,
         baseline=math.nan,
         unmeasured=tuple(unmeasured),
         reference=f"the same {what}, where one {'part' if what == 'text' else parts} is "
@@ -338,41 +319,57 @@ def _of_parts(
         causal={change: by_part(effects.sum(-1))},
         replacements=torch.empty(0, len(groups.labels), dtype=torch.float64),
         notes=(*choices.notes, *(note.removesuffix(UNMEASURED) for note in reading.notes)),
-        agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
         provenance=reading.result.provenance,
         parts=parts,
+        answer=tuple(answer),
         by_answer=by_answer,
         edges=media.edges if media else (),
         image=media.batch.image if media else None,
         waveform=media.batch.waveform if media else None,
-    )
+    )  # fmt: skip
 
 
-def _describe(
-    site: Target, choices: Choices, groups: TokenGroups, value: float, answer: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return what is explained, and by which words, as arguments of a result."""
-    reading, readout = choices.reading, site.readout
+def _result(
+    site: Target, choices: Choices, groups: TokenGroups, numbers: Tensor, report: AgreementReport,
+    effects: Tensor | None = None, **measured: Any,
+) -> ExplainResult:  # fmt: skip
+    """Return a result on the numbers (1, R) of our run, by some words, with what is measured.
+
+    effects : those of runs without each part, (n, R), which show another attention if none is
+    recorded.
+    """
+    reading, readout, model = choices.reading, site.readout, site.model
     assert isinstance(readout, Prediction)
+    answer, value = measured.get("answer"), numbers.sum().item()
     probabilities, top = choices.probabilities, [] if answer else choices.top(_TOP)
     source = reading.stacks.source
     sides = ["source" if {*rows} & {*range(source)} else "target" for rows in groups.positions]
-    return {
-        "target": " ".join(answer) or choices.label(readout.choice),
-        "against": None if readout.against is None else choices.label(readout.against),
-        "kind": readout.kind,
-        "number": readout.number,
-        "value": value,
-        "probability": math.exp(value) if answer else probabilities[readout.choice].item(),
-        "top": tuple(map(choices.label, top)),
-        "top_probabilities": tuple(probabilities[top].tolist()),
-        "words": groups.shown,
-        "positions": groups.positions,
-        "special": groups.special,
-        "tokens": reading.tokens.labels,
-        "stacks": tuple(sides) if reading.stacks else groups.texts,
-        "answer": tuple(answer),
-    }
+    ours, loaded = numbers.double().cpu(), choices.loaded(readout).double().cpu()
+    size = choices.logits.double().abs().max().item()
+    if effects is not None:
+        if not report.checks:
+            layers = getattr(model.module.config.get_text_config(), "num_hidden_layers", 1)
+            report = check_hidden_runs(report, ours, loaded, effects, layers, size)
+        if report.output is not None and not report.output.passed:  # how much rounding may add
+            report = reading.again(model).agreement
+    name = "similarity" if isinstance(readout, Similarity) else "logits"
+    return ExplainResult(
+        target=" ".join(answer or ()) or choices.label(readout.choice),
+        against=None if readout.against is None else choices.label(readout.against),
+        kind=readout.kind,
+        number=readout.number,
+        value=value,
+        probability=math.exp(value) if answer else probabilities[readout.choice].item(),
+        top=tuple(map(choices.label, top)),
+        top_probabilities=tuple(probabilities[top].tolist()),
+        words=groups.shown,
+        positions=groups.positions,
+        special=groups.special,
+        tokens=reading.tokens.labels,
+        stacks=tuple(sides) if reading.stacks else groups.texts,
+        agreement=check_hidden_states(report, ours, loaded, name=name, scale=size),
+        **measured,
+    )
 
 
 def _decompose(
@@ -400,23 +397,20 @@ def _decompose(
 
 
 def find_prediction(
+    reading: Reading,
     model: Model,
-    text: Inputs | TextSource,
     target: str | None = None,
     against: str | None = None,
     word: str | None = None,
     *,
     log: bool = True,
-    more: Sequence[int] | None = None,
     last: int | None = None,
-    **reads: bool,
 ) -> tuple[Target, Choices]:
-    """Read a text and find its prediction, by default `last` or the most probable token.
+    """Return the prediction of a text, by default of `last` or the most probable token.
 
-    word : as in `explain`. more : the ids that follow the text. reads : options of `read`.
+    word : as in `explain`.
     """
-    source = text if isinstance(text, Inputs) else parse_inputs(text)
-    choices = Choices.of(model, read(model, source, more=more, **reads), word)
+    choices = Choices.of(model, reading, word)
     first = choices.top(1)[0] if last is None else last
     second = choices.rival(first) if target is against is None else None
     if target is not None:
@@ -450,48 +444,36 @@ def _prefix(model: Model, decoder: TextSource) -> TokenIds:
     raise InputError(f"The decoder text must be a string or ids, not {decoder!r:.60}.")
 
 
-@dataclass(frozen=True, eq=False)
-class _Written:
-    """A text with what the model wrote after it."""
+def _read_and_write(
+    model: Model, source: Inputs, count: int, *, as_answer: bool, **reads: Any
+) -> tuple[Reading, list[int], Tensor | None]:
+    """Read a text with what the model writes after it; return the ids and the logits of this too.
 
-    source: Inputs
-    more: Sequence[int] | None = None  # the ids that are read after it
-    ids: Sequence[int] = ()  # all that were written
-    logits: Tensor | None = None  # after each step, (R, V)
-    notes: tuple[str, ...] = ()
-
-
-def _write(
-    model: Model, source: Inputs, count: int, truncate: bool, *, as_answer: bool = False
-) -> _Written:
-    """Let the model write tokens, if there are more to write than the one that is explained."""
-    checkpoint, name = model.checkpoint, "decoder_input_ids"
-    has_media = bool(source.pictures or source.sounds)
-    writes = has_media and has_text_decoder(model.module) and model.module.can_generate()
-    if has_media and not writes:
+    count : of tokens, the last of which is predicted and not read. A model that writes about a
+    sound or a picture begins its text itself.
+    """
+    checkpoint, has_media = model.checkpoint, bool(source.pictures or source.sounds)
+    begins = has_media and has_text_decoder(model.module) and model.module.can_generate()
+    decodes = begins or source.targets is not None
+    if not decodes:
         if count == 1:
-            return _Written(source)
-        raise InputError(
-            f"{model.name} does not generate tokens. Leave out --generate (generate=)."
-        )
-    if source.targets is None and not writes:
-        if count == 1:
-            return _Written(source)
-        how = ". Leave out --generate (generate=), or use a causal language model."
-        _expect_generator(model, how)
-        name = "input_ids"
-    begun = replace(source, generate=1)  # by the model itself, if it reads a sound or a picture
-    batch = encode(checkpoint, begun, truncate=truncate) if writes else None
-    inputs = (batch or encode_begun(model, source, truncate=truncate)[1]).inputs
-    before: list[int] = [] if writes else inputs[name][0].tolist()
-    expect_tokens_left(checkpoint, len(before), count)
-    if count == 1 and not writes:
-        return _Written(source)
+            return read(model, source, **reads), [], None
+        other = ", or use a causal language model" * (not has_media)
+        _expect_generator(model, f". Leave out --generate (generate=){other}.", media=has_media)
+    truncate, start = reads["truncate"], 0
+    if begins:
+        inputs = encode(checkpoint, replace(source, generate=1), truncate=truncate).inputs
+    else:
+        inputs = encode_begun(model, source, truncate=truncate)[1].inputs
+        start = inputs["decoder_input_ids" if decodes else "input_ids"].shape[1]
+    expect_tokens_left(checkpoint, start, count)
+    if count == 1 and not begins:
+        return read(model, source, **reads), [], None
     tokenizer = checkpoint.target_tokenizer or model.tokenizer
     assert tokenizer is not None  # it has tokenized the text
     written = generate_greedily(model.module, inputs, count, tokenizer)
-    before = before or written.ids[: written.prompt].tolist()
-    new: list[int] = written.ids.tolist()[len(before) :]
+    start = start or written.prompt
+    new: list[int] = written.ids[start:].tolist()
     words = [token not in tokenizer.all_special_ids for token in new]
     if as_answer:  # which may end before
         new = new[: [*words, False].index(False)]
@@ -502,29 +484,23 @@ def _write(
             f"{model.name} ends the text after {sum(words[:-1])} tokens. Ask for fewer with "
             "--generate (generate=)."
         )
-    ids = [*before, *new[:-1]]
-    read, start = (decode(tokenizer, x, skip_special_tokens=True).strip() for x in (ids, before))
-    is_told = as_answer or len(new) == 1
-    wrote = () if is_told else (f"the model wrote “{read[len(start) :].strip()}”",)
-    logits, notes = written.logits, (*wrote, *written.notes)
-    if source.targets is None and not writes:
-        return _Written(source, new[:-1], new, logits, notes)
-    source = replace(source, targets=[TokenIds(tuple(ids), shifted=True)])
-    return _Written(source, None, new, logits, notes)
+    ids: list[int] = written.ids[: start + len(new) - 1].tolist()
+    whole, before = (decode(tokenizer, x, skip_special_tokens=True) for x in (ids, ids[:start]))
+    told = whole.strip()[len(before.strip()) :].strip()
+    wrote = () if as_answer or len(new) == 1 else (f"the model wrote “{told}”",)
+    if decodes:
+        source = replace(source, targets=[TokenIds(tuple(ids), shifted=True)])
+    reading = read(model, source, more=None if decodes else new[:-1], **reads)
+    notes = (*wrote, *written.notes, *reading.notes)
+    return replace(reading, notes=notes), new, written.logits
 
 
-def _expect_generator(model: Model, how: str) -> None:
+def _expect_generator(model: Model, how: str, *, media: bool = False) -> None:
     """Raise InputError unless a model of one text generates. how : the rest of the message."""
-    expect_one_text(model.checkpoint)
-    if not getattr(model.module, "can_generate", bool)():
+    if not media:
+        expect_one_text(model.checkpoint)
+    if media or not getattr(model.module, "can_generate", bool)():
         raise InputError(f"{model.name} does not generate tokens{how}")
-
-
-def _outputs(site: Target, choices: Choices, numbers: Tensor) -> tuple[Tensor, Tensor, str, float]:
-    """Return the numbers (1, R) of our run and of the model as loaded, their name and size."""
-    name = "similarity" if isinstance(site.readout, Similarity) else "logits"
-    size = choices.logits.double().abs().max().item()
-    return numbers.double().cpu(), choices.loaded(site.readout).double().cpu(), name, size
 
 
 @checked_scalars
