@@ -66,11 +66,11 @@ def explain(
         top = page.paragraph(page.left, top, result.finding, page.room) + _GAP
         if result.parts:
             top = _draw_effects(page, result, top)
-            return page.finish(top + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
-        _, _, words, bars = of_words(result)
-        top = draw_words(page, words, top) + 0.06
-        top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
-        top = _draw_table(page, result, top) if result.sources else top
+        else:
+            _, _, words, bars = of_words(result)
+            top = draw_words(page, words, top) + 0.06
+            top = cells.draw_scales(page, bars, (page.left, page.right), top) + _GAP
+            top = _draw_table(page, result, top) if result.sources else top
         return page.finish(top + CAPTION_GAP, _caption_parts(result), result.checked_agreement)
 
 

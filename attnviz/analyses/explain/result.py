@@ -332,21 +332,6 @@ class ExplainResult(WordResult):
         return [n for n in self.sources if along[n] >= _ALIKE * along[first]]
 
     @property
-    def _named(self) -> str | None:
-        """What the headline names in a sound or a picture; None if nothing stands out."""
-        rows = [divmod(n, len(self.edges[-1]) - 1) for n in self.alike]
-        sides = [(min(side), max(side) + 1) for side in zip(*rows, strict=True)]
-        are_neighbors = math.prod(high - low for low, high in sides) == len(rows)
-        if len(rows) == 1:
-            return self.name(self.alike[0])
-        if len(rows) > max(_COUNTS) or not are_neighbors:
-            return None
-        if self.parts == "window":
-            begin, end = (round(self.edges[0][n], 2) for n in sides[1])
-            return f"{begin:g}–{end:g} s of the sound"
-        return f"{_COUNTS[len(rows)]} neighboring tiles of the picture"
-
-    @property
     def peak(self) -> tuple[int, int] | None:
         """The word of an answer, and the window, with the largest effect; None for other parts."""
         if self.parts != "window" or self.by_answer is None or self.by_answer.max() < self.least:
@@ -385,11 +370,19 @@ class ExplainResult(WordResult):
 
     def _headline_of_edges(self, verb: str) -> str:
         """Return the sentence on the tiles or windows that moved the number most."""
-        name, count, several = self._named, len(self.alike), verb[:-1]
-        if name is None:
-            of = f"{count} of {len(self.words)}"
-            return f"No {self.parts} stands out: {of} {several} {self.question} alike"
-        verb = several if name.startswith(tuple(_COUNTS.values())) else verb
+        rows = [divmod(n, len(self.edges[-1]) - 1) for n in self.alike]
+        sides = [(min(side), max(side) + 1) for side in zip(*rows, strict=True)]
+        are_neighbors = math.prod(high - low for low, high in sides) == len(rows)
+        count = len(rows)
+        if count > max(_COUNTS) or not are_neighbors:
+            of = f"{count} of {len(self.words)} {verb[:-1]}"
+            return f"No {self.parts} stands out: {of} {self.question} alike"
+        name = self.name(self.alike[0])
+        if count > 1 and self.parts == "window":
+            begin, end = (round(self.edges[0][n], 2) for n in sides[1])
+            name = f"{begin:g}–{end:g} s of the sound"
+        elif count > 1:
+            name, verb = f"{_COUNTS[count]} neighboring tiles of the picture", verb[:-1]
         return f"{name[0].upper()}{name[1:]} {verb} {self.question} most"
 
     @property
@@ -403,10 +396,10 @@ class ExplainResult(WordResult):
             text += f" and {signed(self.baseline)} {other}"
         text += f"; probability {self.share}." if has_share else "."
         first, along = self.strongest, (self._sign * self.effect).tolist()
+        doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
+        verb, other_verb = ("lowers", "raises")[:: self._sign]
         if len(self.alike) > 1 and self.peak is None:
             numbers = sorted(abs(float(self.effect[n])) for n in self.alike)
-            verb = "raises" if self._sign < 0 else "lowers"
-            doing = CHANGES[next(iter(self.causal))][0]
             between = f"{signed(numbers[0])} to {signed(numbers[-1])} {self.unit}"
             return f"{text} {doing} each alone {verb} it by {between}."
         if self.peak is not None and self.by_answer is not None:
@@ -417,9 +410,7 @@ class ExplainResult(WordResult):
             return text + (f"; any other, by {signed(others[0])} or less." if others else ".")
         if first is not None and self.causal:
             lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
-            doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
-            verbs = ("lowers", "raises")[:: self._sign]
-            text += f" {doing} {self.name(first)} {verbs[0]} it by {signed(lost[0])}"
+            text += f" {doing} {self.name(first)} {verb} it by {signed(lost[0])}"
             others = [n for n in self.sources if n != first and along[n] >= self.least]
             if len(lost) > 1:
                 text += f" to {signed(lost[-1])} {self.unit}, by the kind of change."
@@ -428,7 +419,7 @@ class ExplainResult(WordResult):
                 next_one = f"{self.name(second)} with {signed(along[second])}"
                 text += f" {self.unit}; the next in this direction is {next_one}."
             else:
-                text += f" {self.unit}; no other {verbs[1]} it."
+                text += f" {self.unit}; no other {other_verb} it."
         if self.decomposition is None or not self.sources:
             return text
         source = max(self.sources, key=self.credit.abs().tolist().__getitem__)
@@ -511,10 +502,7 @@ class ExplainResult(WordResult):
         measured = {"measured": self.consensus} if len(self.causal) > 1 else {}
         columns = {**measured, **self.causal, **contributed, **self.methods}
         columns = {name: self._where_measured(scores) for name, scores in columns.items()}
-        if self.edges and self.by_answer is not None:
-            yield self._table_of_answer(self.by_answer)
-        else:
-            yield self._table(columns)
+        yield self._table(columns)
         for name, (rho, low, high) in self.rank_correlations.items():
             yield Text(
                 f"rank correlation ρ of {name} with the measured effect of "
@@ -523,7 +511,20 @@ class ExplainResult(WordResult):
         yield from dim(self.notes)
 
     def _table(self, columns: Mapping[str, Tensor]) -> Table:
-        """Return one line for each word or part; of tiles and windows, for the strongest."""
+        """Return one line for each word or part; of tiles and windows, for the strongest.
+
+        Of an answer to a sound or a picture, one for each word: what it loses most by, and how
+        much.
+        """
+        if self.edges and self.by_answer is not None:
+            table = plain_table(
+                ("word", f"{self.parts} that raises it most, {self.unit}", "second"), no_wrap=3
+            )
+            for word, lost in zip(self.answer, self.by_answer, strict=True):
+                best = [n for n in lost.argsort(descending=True).tolist() if lost[n] >= self.least]
+                told = [f"{self.words[n]}  {signed(float(lost[n]))}" for n in best]
+                table.add_row(literal(word, 20), *[*told, "–", "–"][:2])
+            return table
         shown = [n for n, flag in enumerate(self.special) if not flag]
         if self.edges:
             shown = sorted(shown, key=lambda n: -abs(float(self.effect[n])))[:_STRONGEST]
@@ -533,13 +534,3 @@ class ExplainResult(WordResult):
             label = f"{n + 1:>2}  {label}" if self.parts and not self.edges else label
             table.add_row(label, *(signed(float(scores[n])) for scores in columns.values()))
         return table
-
-    def _table_of_answer(self, by_answer: Tensor) -> Table:
-        """Return one line for each word of the answer: what it loses most by, and by how much."""
-        rows = []
-        for word, lost in zip(self.answer, by_answer, strict=True):
-            best = [n for n in lost.argsort(descending=True).tolist() if lost[n] >= self.least][:2]
-            told = [f"{self.words[n]}  {signed(float(lost[n]))}" for n in best]
-            rows.append((literal(word, 20), *told, *("–" for _ in range(2 - len(told)))))
-        names = "word", f"{self.parts} that raises it most, {self.unit}", "second"
-        return plain_table(names, rows=rows, no_wrap=3)
