@@ -275,9 +275,10 @@ class Search(Recorder):
         """Return a fused attention with inputs, and windows of these, before heads."""
         A, B, m, _ = shape = attention.query.shape
         vectors = [arguments.get(name) for name in ("query", "key", "value")]
-        if any(x is None or x.dim() != 4 for x in vectors):
+        known = [x for x in vectors if x is not None and x.dim() == 4]
+        if len(known) < len(vectors):
             return attention
-        whole = [x for x in vectors if x.shape[:2] == shape[:2]]
+        whole = [x for x in known if x.shape[:2] == shape[:2]]
         query, *others = (self._tracer.provenance.places(x)[..., :1] for x in whole)
         places, is_first = [query, *(x.mT for x in others)], self._takes_first(recorded)
         numbers = torch.arange(m, device=query.device).view(m, 1).expand(A, B, m, 1)

@@ -39,7 +39,7 @@ KINDS = {
     "folder": {"out"},
     "flag": {
         "matrix", "words", "cbar", "truncate", "skip_bad", "force", "verify_causally", "measure",
-        "raw", "keep_sink", "sample", "mean", "overview",
+        "raw", "keep_sink", "sample", "mean",
     },
     "size": {"width", "size"},
     "words": {
@@ -73,7 +73,7 @@ NAMED = {
 }
 # What has no kind: objects, whose guards are tests of their own.
 OBJECTS = {
-    "result", "model", "models", "weights", "tokens", "keys", "rows", "columns",
+    "result", "model", "models", "weights", "tokens", "keys", "rows", "columns", "overview",
     "heads", "ax", "vmin", "vmax", "norm", "cmap", "annot", "measured", "cbar_ax", "agreement",
     "figure",
     "worked", "compare", "explain", "image", "audio", "notes", "names", "tokenizer", "processor",

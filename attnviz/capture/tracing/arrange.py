@@ -115,8 +115,8 @@ def arrange(
     one_per_key = [x for x in every if len(uses) == 1 or _has_one_value_per_key(*x, terms.live)]
     compared, v_rows = map(list, zip(*(one_per_key or every[:1]), strict=True))
     kind = kind.expand_as(k_place)
-    rows = [k_row, kind, *v_rows]
-    (k_row, kind, *v_rows), terms = _by_key(k_place, k_number, keys.count, rows, terms)
+    by_key = [k_row, kind, *v_rows]
+    (k_row, kind, *v_rows), terms = _by_key(k_place, k_number, keys.count, by_key, terms)
     # Columns that belong to no key: padding, or a sink with its own score.
     has_key = (k_row >= 0).flatten(0, 1).any(0)
     sinks = None
