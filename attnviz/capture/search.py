@@ -288,7 +288,7 @@ class Search(Recorder):
         )
         if A == 1 and self._own.joins_heads:  # newer versions of torch add a dimension
             attention = map_tensors(attention, lambda x: x if x.shape[1] == 1 else axes.beside(x))
-        elif A > 1 and not any(inputs) and (inputs or all(heads)):
+        elif (A > 1 or inputs) and not any(inputs) and (inputs or all(heads)):
             attention = map_tensors(attention, lambda x: x.transpose(0, 1))
         return attention
 

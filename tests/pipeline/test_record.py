@@ -308,7 +308,7 @@ def written_out(q, k, v):
 
 @pytest.mark.parametrize("attend", [written_out, scaled_dot_product_attention])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("inputs", "heads"), [(1, 2), (2, 4), (3, 2), (4, 2), (4, 4)])
+@pytest.mark.parametrize(("inputs", "heads"), [(1, 2), (2, 1), (2, 4), (3, 2), (4, 2), (4, 4)])
 def test_heads_and_inputs_are_told_apart_in_any_order(layout, inputs, heads, attend):
     torch.manual_seed(0)
     module, x = Arranged(layout, heads, attend).eval(), torch.randn(inputs, 5, 16)

@@ -265,7 +265,7 @@ class Axes:
             lying = [*zip(places, aparts, strict=True)]
             near = [min(_near(*one, i) for one in lying) for i in every]
             free = [i for i in every if not moves[i]]
-            groups = _groups(free, sizes, texts) if texts > 1 else [[]]
+            groups = _groups([i for i in free if sizes[i] > 1], sizes, texts) if texts > 1 else [[]]
             whole = [i for i in free if sizes[i] % texts == 0 and near[i] == VECTOR]
             far = [min((near[i] for i in group), default=VECTOR) for group in groups]
             if VECTOR in far or not whole:
