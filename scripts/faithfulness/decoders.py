@@ -82,7 +82,9 @@ def next_token(
     model: attnviz.Model, entry: Mapping[str, str], methods: Mapping[str, Method]
 ) -> Judged | None:
     """Evaluate methods on a prompt with its target and its competitor."""
-    site, choices = find_prediction(model, entry["prompt"], entry["target"], entry["against"])
+    site, choices = find_prediction(
+        read(model, entry["prompt"]), model, entry["target"], entry["against"]
+    )
     return judge(model, choices.reading, site.readout, torch.ones(1), methods)
 
 

@@ -31,7 +31,7 @@ from attnviz.analyses.explain import compute
 from attnviz.analyses.explain.compute import explain_prediction, find_prediction
 from attnviz.attribution.methods import METHODS, compute_methods
 from attnviz.attribution.ranking import sum_pieces
-from attnviz.attribution.reference import gate_of
+from attnviz.attribution.reference import gate_of, read
 from attnviz.attribution.target import Score
 from attnviz.attribution.tracing import tracing
 from faithfulness import RESAMPLES
@@ -85,7 +85,7 @@ def score(
     number : of the reaction in its class. peers : whether to run the methods of other tools too.
     """
     reaction, center = entry["reaction"], set(entry["center"])
-    site, choices = find_prediction(model, reaction)
+    site, choices = find_prediction(read(model, reaction), model)
     predicted, result = choices.top(1)[0], choices.reading.result
     gate = gate_of(site.special)
     target = Score(**vars(site), direction=torch.ones(1), result=result, gate=gate)
