@@ -92,7 +92,10 @@ class FusedAttention:
         texts = texts if len(self.query) % texts == 0 else 1
         shared, mask = self.query.shape[1] // self.key.shape[1], self._whole_mask()
         key, value = (x.repeat_interleave(shared, 1) for x in (self.key, self.value))
-        scores, weights = _unfused(self.query, key, value, mask, self.scale)
+        collector = SoftmaxCollector()
+        with collector, collector.collect_softmaxes() as softmaxes:
+            math_attention(self.query, key, value, mask, scale=self.scale)  # one by one
+        scores, weights = softmaxes[0].scores, softmaxes[0].weights
         added = torch.zeros_like(scores[:1, :1]) if mask is None else mask
 
         def rows(x: Tensor) -> Tensor:
@@ -130,23 +133,10 @@ class FusedAttention:
         m, n = self.query.shape[2], self.key.shape[2]
         mask = None if self.mask is None else self.mask[..., :n].expand(-1, -1, m, -1)
         if self.causal:
-            later = torch.ones(m, n, dtype=torch.bool, device=self.query.device).triu(
-                1 + self.first
-            )
+            later = self.query.new_ones(m, n, dtype=torch.bool).triu(1 + self.first)
             zero = self.query.new_zeros(1, 1, m, n) if mask is None else mask
             mask = zero.masked_fill(later, -torch.inf)
         return mask
-
-
-def _unfused(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Return the scores and the weights of torch's own attention, one operator after the other."""
-    collector = SoftmaxCollector()
-    with collector, collector.collect_softmaxes() as softmaxes:
-        math_attention(query, key, value, mask, scale=scale)
-    (softmax,) = softmaxes
-    return softmax.scores, softmax.weights
 
 
 @dataclass(frozen=True, eq=False)

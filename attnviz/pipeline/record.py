@@ -124,7 +124,6 @@ class Recording:
         self._is_over = False
         self._calls: list[Recorded] = []
         self._means: dict[object, _Mean] = {}  # by input, module and size
-        self._cut: dict[str, Axis | None] = {}  # of the images, by outermost module
         search.take = self._add_to_mean if mean else self._calls.append
 
     def __repr__(self) -> str:
@@ -258,7 +257,13 @@ class Recording:
         return inside if is_alone else replace(inside, path=record.path), reference
 
     def _stacks(self) -> StackCounter:
-        return StackCounter({**self._given, **self._of_images}, by_size=True)
+        """Return what places attentions, with the axes of the images as the modules cut them."""
+        axes = {**self._given}
+        for name, pixels in self._pixels.items():
+            module = self._search.model.get_submodule(name)
+            if (axis := image_axis(module, {"pixel_values": pixels})) is not None:
+                axes[f"image of {name}"] = axis
+        return StackCounter(axes, by_size=True)
 
     @property
     def _pixels(self) -> dict[str, Tensor]:
@@ -266,15 +271,6 @@ class Recording:
         inputs = self._search.inputs.items()
         read = {name: pixels_among(given.values()) for name, given in inputs}
         return {name: pixels for name, pixels in read.items() if pixels is not None}
-
-    @property
-    def _of_images(self) -> dict[str, Axis]:
-        """The axis of each of these images, as its module cuts it; each is looked for once."""
-        for name, pixels in self._pixels.items():
-            if name not in self._cut:
-                module = self._search.model.get_submodule(name)
-                self._cut[name] = image_axis(module, {"pixel_values": pixels})
-        return {f"image of {name}": axis for name, axis in self._cut.items() if axis is not None}
 
     @property
     def _summary(self) -> str | None:

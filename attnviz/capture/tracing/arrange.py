@@ -30,6 +30,7 @@ from attnviz.capture.tracing.provenance import (
 # What masks a score: a value in its place; a term added to it while others of the row have none
 # (their weights then differ by e^5000); or a value so low that the score is lost in it.
 _INSTEAD, _BELOW, _ABSORBING = -1e3, 5e3, -3e4
+_NO_KEY = 0.0, -torch.inf, -torch.inf, 0.0, 0.0  # the terms of a column without a product
 _KINDS = 4  # of keys in a row, each with queries of its own, at most
 _FAR = 2**52  # beyond every place
 _SAME = (
@@ -126,11 +127,11 @@ def arrange(
         terms = terms.map(lambda term: term[..., has_key])
     if ((terms.factor == 0) & terms.visible).any():
         raise NotExpressibleError(_NO_PRODUCT)
-    read = ~(terms.hidden | (terms.factor == 0)).flatten(0, 1).all(0)
+    read = terms.live.flatten(0, 1).any(0)
     m, n = (_without_padding(read.any(1 - dim), lengths) for dim in (0, 1))
     k_row, kind, *v_rows = (row[..., :n] for row in (k_row, kind, *v_rows))
     terms = terms.map(lambda term: term[:, :, :m, :n])
-    hidden = terms.hidden | (terms.factor == 0)
+    hidden = ~terms.live
     values = [use.vectors[row.clamp(min=0)] for use, row in zip(compared, v_rows, strict=True)]
     outputs = [None if is_changed else use.output(softmax) for use in compared]
     known_outputs = [axes.arrange(output)[:, :, :m] for output in outputs if output is not None]
@@ -418,9 +419,10 @@ class _Terms:
     weights: Tensor
     inner: Tensor | None = None
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> _Terms:
-        terms = (getattr(self, field.name) for field in fields(self))
-        changed: list[Any] = [None if term is None else change(term) for term in terms]
+    def map(self, change: Callable[..., Tensor], *others: Sequence[float]) -> _Terms:
+        """Return terms, each changed with its own one of each of the others."""
+        every = zip([getattr(self, field.name) for field in fields(self)], *others, strict=True)
+        changed: Any = [None if one[0] is None else change(*one) for one in every]
         return _Terms(*changed)
 
     @cached_property
@@ -463,19 +465,12 @@ def _by_key(
         out = rows.new_full((N, H, columns + 1), -1)
         return out.scatter_(2, index.flatten(2), rows.flatten(2))[..., :columns]
 
-    def by_column(tensor: Tensor, empty: float) -> Tensor:
-        out = tensor.new_full((N, H, m, columns + 1), empty)
-        return out.scatter_(3, index, tensor)[..., :columns]
+    def by_column(term: Tensor, empty: float) -> Tensor:
+        out = term.new_full((N, H, m, columns + 1), empty)
+        return out.scatter_(3, index, term)[..., :columns]
 
-    column_terms = _Terms(
-        factor=by_column(terms.factor, 0.0),
-        offset=by_column(terms.offset, -torch.inf),
-        scores=by_column(terms.scores, -torch.inf),
-        weights=by_column(terms.weights, 0.0),
-        inner=None if terms.inner is None else by_column(terms.inner, 0.0),
-    )
     k_row, *others = map(row_of_column, rows)
-    return [k_row if numbered is None else numbered[1], *others], column_terms
+    return [k_row if numbered is None else numbered[1], *others], terms.map(by_column, _NO_KEY)
 
 
 def _numbered(
@@ -497,10 +492,10 @@ def _numbered(
     place = k_place.new_full((*k_place.shape[:2], len(blocks) * count), -1)
     place.scatter_(2, index.flatten(2), k_place.flatten(2))
     is_own = place.gather(2, index.flatten(2)) == k_place.flatten(2)
+    if not is_own.all() or _repeats(place):
+        return None
     keys = start[..., blocks].unsqueeze(-1) + torch.arange(count, device=start.device)
-    return (
-        (index, keys.flatten(2), place.shape[2]) if is_own.all() and not _repeats(place) else None
-    )
+    return index, keys.flatten(2), place.shape[2]
 
 
 def _columns(k_place: Tensor, visible: Tensor) -> tuple[Tensor, int]:

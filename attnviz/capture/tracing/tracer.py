@@ -322,7 +322,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         score = score.clone()
         if name == "exp2" and (natural := score.scaled(math.log(2))) is not None:
             scores, score = scores * math.log(2), natural
-        exponential = self._note_other(result, _UNDIVIDED, scores, score)
+        exponential = self._note_other(result, _UNDIVIDED, scores=scores, provenance=score)
         self._exponentials[storage_key(result)] = exponential
         self.provenance.drop(result)
 
@@ -332,11 +332,11 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         keys = [storage_key(side) for side in sides if isinstance(side, Tensor)]
         return next((self._exponentials[key] for key in keys if key in self._exponentials), None)
 
-    def _note_other(self, result: Tensor, reason: str, *formula: Any) -> Softmax:
+    def _note_other(self, result: Tensor, reason: str, **formula: Any) -> Softmax:
         """Note what may be an attention that cannot be read; formula : scores, provenance."""
-        scores, provenance = formula or (result.new_empty(0), None)  # which keep no memory
-        other = Softmax(scores, result if formula else scores, -1, self.provenance.depth)
-        other.provenance, other.reason = provenance, reason
+        kept = result if formula else result.new_empty(0)  # which keeps no memory
+        formula = {"scores": kept, **formula, "reason": reason}
+        other = Softmax(weights=kept, dim=-1, depth=self.provenance.depth, **formula)
         if self._on_other is not None:
             self._derived.add(result, frozenset([other]))
             self._on_other(other)
