@@ -224,7 +224,8 @@ class Recording:
             **known,
         )
         picture = next((shown_pixels(x[row % len(x)]) for x in self._pixels.values()), None)
-        notes = search.notes() + tuple(dict.fromkeys(one.note for one in means))
+        counts = dict.fromkeys(counted(one.calls, "call") for one in means)
+        notes = search.notes() + tuple(f"mean maps of {count} of a module" for count in counts)
         sizes = {size for record in records for size in record.size}
         kinds = [(kind.partition(" ")[0], len(axis) in sizes) for kind, axis in self._given.items()]
         unfit = dict.fromkeys(kind for kind, _ in kinds if (kind, True) not in kinds)
@@ -305,8 +306,3 @@ class _Mean:
         axes, mean = (self.first.query_axis, self.first.key_axis), self.total / self.calls
         record = GivenAttention.of(mean.float(), self.first.layer, self.first.stack, axes)
         return replace(record, path=self.first.path)
-
-    @property
-    def note(self) -> str:
-        """How many calls the mean is of."""
-        return f"mean maps of {counted(self.calls, 'call')} of a module"

@@ -217,12 +217,9 @@ def _sides(softmax: Softmax, provenance: Provenance) -> tuple[_Side, _Side]:
 def _is_transposed(queries: _Side, keys: _Side, dim: int) -> bool:
     """Whether the softmax runs over the left side of the product: then the queries are the keys."""
     q, k = (side.place.movedim(dim, -1) for side in (queries, keys))
-    known = q >= 0
-
-    def one_in_each_row(place: Tensor) -> bool:
-        return bool(((place == place.amax(-1, keepdim=True)) | ~known).all())
-
-    return one_in_each_row(k) and not one_in_each_row(q)
+    is_one = (((x == x.amax(-1, keepdim=True)) | (q < 0)).all() for x in (q, k))
+    of_queries, of_keys = map(bool, is_one)  # whether a row has scores of one alone
+    return of_keys and not of_queries
 
 
 @dataclass(frozen=True)
@@ -260,7 +257,8 @@ class Axes:
         count = len(sizes)
         while True:
             places, numbers = [x.reshape(sizes) for x in places], numbers.reshape(sizes)
-            every, moves = range(len(sizes)), [_changes(numbers, i) for i in range(len(sizes))]
+            every = range(len(sizes))
+            moves = [bool((numbers.amax(i) != numbers.amin(i)).any()) for i in every]
             steps = [_step(places[0], i) for i in every if moves[i]]
             aparts[0] = max(steps, default=aparts[0])
             lying = [*zip(places, aparts, strict=True)]
@@ -305,10 +303,6 @@ class Axes:
         moved = tensor.reshape(*lead, *tensor.shape[2:])
         moved = moved.permute(*ones, *order, *range(last, moved.dim()))
         return moved.reshape(-1, prod(lead[i] for i in self.heads), *tensor.shape[2:])
-
-
-def _changes(numbers: Tensor, dim: int) -> bool:
-    return numbers.shape[dim] > 1 and bool((numbers.amax(dim) != numbers.amin(dim)).any())
 
 
 def _groups(dims: Sequence[int], sizes: Sequence[int], size: int | None) -> list[list[int]]:
@@ -461,15 +455,11 @@ def _by_key(
     index, columns = _columns(k_place, terms.visible) if numbered is None else numbered[::2]
     N, H, m, _ = index.shape
 
-    def row_of_column(rows: Tensor) -> Tensor:
-        out = rows.new_full((N, H, columns + 1), -1)
-        return out.scatter_(2, index.flatten(2), rows.flatten(2))[..., :columns]
-
     def by_column(term: Tensor, empty: float) -> Tensor:
         out = term.new_full((N, H, m, columns + 1), empty)
         return out.scatter_(3, index, term)[..., :columns]
 
-    k_row, *others = map(row_of_column, rows)
+    k_row, *others = (by_column(row, -1).amax(2) for row in rows)
     return [k_row if numbered is None else numbered[1], *others], terms.map(by_column, _NO_KEY)
 
 
