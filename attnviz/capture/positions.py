@@ -151,20 +151,16 @@ def place_windows(
 
 def _window(module: nn.Module, path: str) -> tuple[int, int] | None:
     """Return the size and the shift of the windows of an attention, or None where it has none."""
-    size, shift = None, 0
-    names = path.split(".")
+    size, names = None, path.split(".")
     for depth in range(len(names), max(0, len(names) - 3), -1):
         submodule = module.get_submodule(".".join(names[:depth]))
-        window_size = getattr(submodule, "window_size", None)
-        window_size = window_size[0] if isinstance(window_size, list | tuple) else window_size
-        if isinstance(window_size, int) and window_size > 0 and size is None:
-            size = window_size
-        shift_size = getattr(submodule, "shift_size", None)
-        shift_size = shift_size[0] if isinstance(shift_size, list | tuple) else shift_size
-        if isinstance(shift_size, int):
-            shift = shift_size
-            break
-    return None if size is None else (size, shift)
+        both = (getattr(submodule, name, None) for name in ("window_size", "shift_size"))
+        window, shift = (one[0] if isinstance(one, list | tuple) else one for one in both)
+        if isinstance(window, int) and window > 0 and size is None:
+            size = window
+        if isinstance(shift, int):
+            return None if size is None else (size, shift)
+    return None if size is None else (size, 0)
 
 
 def _window_axis(grid: Grid, size: int, shift: int) -> Axis:

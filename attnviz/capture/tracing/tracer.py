@@ -226,7 +226,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         elif (one := self._divided(name, args)) and (dim := _normalized(result)) is not None:
             softmax = self._normalize(one.scores, one.provenance, dim, result)
             one.mixtures, one.reason = softmax.mixtures, softmax.reason
-        elif name in _MOVES and (name != "scatter" or all(map(_is_tensor, args[3:]))):
+        elif name in _MOVES and (name != "scatter" or isinstance(args[3], Tensor)):
             self._move(func, name, args, kwargs, result)
         elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
             return
@@ -238,7 +238,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         elif name == "mul" and len(tensors_in(args)) == 1 and self.provenance.get(args[0], "place"):
             self.provenance.set(result, Provenance("place", self.provenance.places(args[0])))
         else:
-            if name == "add" and _is_tensor(args[0]) and result.is_contiguous():
+            if name == "add" and isinstance(args[0], Tensor) and result.is_contiguous():
                 self.provenance.note_same_vectors(result, args[0])
             values = [before, *args[1:]] if before is not None else args
             self._compute(name, args, values, kwargs, result)
@@ -446,10 +446,6 @@ def _of_elements(every: Sequence[Numbered], elements: Tensor) -> list[Numbered]:
     """Return the products, or softmaxes, of which some elements may be."""
     first, stop = (span := _span(elements)).start, span.stop
     return [one for one in every if max(one.span.start, first) < min(one.span.stop, stop)]
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _normalized(result: Tensor) -> int | None:
