@@ -258,7 +258,8 @@ class Axes:
         while True:
             places, numbers = [x.reshape(sizes) for x in places], numbers.reshape(sizes)
             every = range(len(sizes))
-            moves = [bool((numbers.amax(i) != numbers.amin(i)).any()) for i in every]
+            known = numbers.where(numbers >= 0, _FAR)  # rows of padding have no query
+            moves = [bool((numbers.amax(i) > known.amin(i)).any()) for i in every]
             steps = [_step(places[0], i) for i in every if moves[i]]
             aparts[0] = max(steps, default=aparts[0])
             lying = [*zip(places, aparts, strict=True)]
