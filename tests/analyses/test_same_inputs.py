@@ -119,7 +119,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("keyword", ["image", "audio", "sampling_rate"])
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", [name for name in READERS if name != "explain"])
 def test_an_input_that_is_not_read_is_refused_by_name(reader, keyword, pairs):
     with pytest.raises(InputError, match=f"(?i){reader} reads.*Leave .* out") as refused:
         READERS[reader](pairs, **{keyword: 16_000})
