@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 138
-LINES = 44_600
+LINES = 44_560
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 
