@@ -1,4 +1,4 @@
-"""What heads attend to: one table of statistics, of texts, images and sounds.
+"""What heads attend to: one table of statistics, of texts, images, sounds and signed weights.
 
 Most are linear in the weights: the weight on the previous token is ⟨W, M⟩ with a table M (T, T)
 that selects weights, divided by the number of rows that select any. One matrix product of the
@@ -183,6 +183,7 @@ class Statistic:
     row: Callable[[Tensor, Pairs], Tensor] | None = None
     received: Callable[[Tensor], Tensor] | None = None
     every_row: bool = False
+    signed: bool = False  # whether `row` reads the sign of the weights; all others read their sizes
     limit: Callable[[Positions], float] | None = None  # the largest value; None for a share
     even_baseline: bool = True  # whether even weights (shuffled keys) are a meaningful baseline
     of_probe: bool = False  # whether only the texts of a probe with this role have it
@@ -301,8 +302,21 @@ def statistics_for(roles: Collection[str] = ()) -> tuple[Statistic, ...]:
 STATISTICS = statistics_for()
 NAMES = tuple(statistic.name for statistic in STATISTICS)
 
+# The weights of linear attention are signed. A statistic such as |previous| is that of softmax
+# attention, of the shares of the weights in the sizes of their row: |M_ij| / Σ_j |M_ij|. So it is a
+# share here, too, and roles follow by the same criteria. Beside them stands how much of the sizes
+# is of negative weights.
+_OF_SIZES = [
+    replace(one, name=f"|{one.name}|", title=one.title.replace("weight ", "|weight| "))
+    for one in STATISTICS
+]
+_NEGATIVE = Statistic(
+    "negative", "share of negative weights", signed=True, even_baseline=False,
+    row=lambda weights, _: weights.clamp(max=0).abs().sum(-1),
+)  # fmt: skip
 STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
     "text": _OF_TEXTS,
+    "linear": (*_OF_SIZES, _NEGATIVE),
     "image": (
         Statistic(
             "patch distance", "mean distance, patches", limit=lambda keys: keys.extent,
@@ -345,7 +359,7 @@ STATISTICS_OF: Mapping[str, tuple[Statistic, ...]] = {
         ),
     ),
 }  # fmt: skip
-"""The statistics of each kind of corpus, in the order of every result."""
+"""The statistics of each kind of corpus, and of linear attention, in the order of every result."""
 _DECLARED = [one for of_kind in STATISTICS_OF.values() for one in of_kind]
 TITLES = {one.name: one.title for one in _DECLARED}
 OWN_ROLES = {one.role for one in _DECLARED if one.name == "self"}
@@ -393,6 +407,7 @@ class WeightStatistics:
         self._of_keys = [one for one in statistics if one.keys]
         self._of_rows = [one for one in statistics if one.row]
         self._of_received = [one.received for one in statistics if one.received]
+        self._signed = any(one.signed for one in statistics)
         computed = [*self._of_keys, *self._of_rows, *(one for one in statistics if one.received)]
         self._order = [computed.index(one) for one in statistics]
         self.rows = queries.counted.float()  # those that count, (N, T)
@@ -422,18 +437,19 @@ class WeightStatistics:
             pairs = Pairs(self.queries, self.keys, block)
             self._cached = pairs, *self._tables(pairs)
         pairs, tables, counts = self._cached
+        sizes = weights.abs() if self._signed else weights
         rows = self.rows[:, None, block]
         of_rows = [
-            one.row(weights, pairs).masked_fill(rows == 0, 0.0).sum(-1)
+            one.row(weights if one.signed else sizes, pairs).masked_fill(rows == 0, 0.0).sum(-1)
             for one in self._of_rows
             if one.row is not None
         ]
         if self._whole:  # a sum of so many weights rounds less row by row
-            of_keys = (weights.transpose(1, 2) @ tables).sum(1)
+            of_keys = (sizes.transpose(1, 2) @ tables).sum(1)
         else:
-            of_keys = weights.flatten(2) @ tables.flatten(1, 2)
+            of_keys = sizes.flatten(2) @ tables.flatten(1, 2)
         totals = torch.cat([of_keys, torch.stack(of_rows, -1)], dim=-1)
-        return totals, counts, (rows.unsqueeze(-2) @ weights).squeeze(-2)
+        return totals, counts, (rows.unsqueeze(-2) @ sizes).squeeze(-2)
 
     def _tables(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Return the tables of some rows, (N, R, n, linear), and the rows that count, (N, L)."""

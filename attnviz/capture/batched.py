@@ -16,7 +16,7 @@ from attnviz.capture.search import record_runs
 from attnviz.capture.watch import AttentionWatcher, EndRunError, expect_same, minimal_run, watch
 from attnviz.errors import ModelError
 from attnviz.formula.attention import HIDDEN, additive_mask
-from attnviz.results import AttentionRecord, Axis, MaskRule
+from attnviz.results import AttentionRecord, Axis, LinearAttention, MaskRule
 from attnviz.runtime.compat import supports_fused_attention
 
 _SHORT = 512  # tokens, up to which eager attention is faster than fused attention on a CPU
@@ -145,6 +145,16 @@ class _KnownRun(AttentionWatcher):
 
     def finish(self) -> None:
         expect_same(self.model, self._executed, [record.path for record in self._known])
+
+
+@torch.no_grad()
+def capture_matrices(
+    model: nn.Module, inputs: Mapping[str, Tensor], known: Sequence[LinearAttention]
+) -> list[Tensor]:
+    """Run the untouched model on N texts of one length; return each M of a layer, (N, H, T, T)."""
+    (recording,) = record_runs(model, len(inputs["input_ids"]), minimal_run(model, inputs))
+    expect_same(model, [one.path for one in recording.linear], [record.path for record in known])
+    return [mixing.matrix for mixing in recording.linear if mixing.matrix is not None]
 
 
 def _from_arguments(args: AttentionCallArgs, known: AttentionRecord) -> BatchedAttention:

@@ -34,8 +34,7 @@ The table below is about what is captured. This one is about what a user gets. E
 loaded from its folder, and given to `attend`; the result is saved and loaded, and one map is drawn,
 in three precisions. (Where transformers does not load what it saved, the model is given as it is.)
 Models of texts also generate three tokens, and go through `shift`, `explain` and `survey` if they
-run on a text and nothing else. When the table was made, a survey also measured linear attention;
-models with linear attention alone, such as Mamba, are refused by it now.
+run on a text and nothing else.
 "not proven": the weights agree, and a small fault would go unnoticed. "random": two runs of the
 model differ. "eager differs": the model's own eager attention gives another output than its fused
 one, and the verdict says how to load it. "overflow": the model itself returns NaN in this

@@ -399,6 +399,7 @@ CALLS: dict[str, Call] = {
             "out": FOLDER,
             "engine": "ray?",
             "address": "auto",
+            "stack": "linear",
         },
         {"images": {"texts": Later(lambda: [it.image, it.image]), "model": of.vit}},
     ),

@@ -80,7 +80,7 @@ WITH = {
     "top": "--mode streamed", "force": "-o old.json", "measure": "--explain --generate 2 -m gpt",
     "explain": "--generate 2 -m gpt", "stack": "-m bart --target left",
     ("explain", "target"): "-m gpt", ("explain", "number"): "--target left",
-    ("ablate", "target"): "-m gpt", ("survey", "force"): "-o old",
+    ("ablate", "target"): "-m gpt", ("survey", "stack"): "", ("survey", "force"): "-o old",
     ("verify", "force"): "-o old.safetensors",
     ("explain", "decoder"): "-m bart", ("check", "cells"): "", ("check", "top"): "",
     **{(command, name): "-o new.svg" for command in ("check", "example") for name in DRAWN},

@@ -42,7 +42,7 @@ USED = {
     "lxmert": set(),  # which has layers and heads for each of three stacks
     "dinov3_vit": set(),
     'wav2vec2-bert?{"position_embeddings_type": "rotary"}': set(),
-    "mamba": set(),  # of linear attention alone, which a survey does not measure
+    "mamba": {"survey"},
 }
 
 

@@ -20,8 +20,7 @@ from attnviz.analyses.survey.corpus import (
     check_corpus,
     parse_corpus,
 )
-from attnviz.analyses.survey.measure import HeadStatistics
-from attnviz.capture.batched import BatchedAttention
+from attnviz.analyses.survey.measure import Attention, HeadStatistics
 from attnviz.errors import InputError
 from attnviz.heads import NAMES, Positions, WeightStatistics
 from attnviz.models.checkpoint import locate_checkpoint
@@ -174,16 +173,16 @@ def _measure_both(
     one: HeadStatistics, other: HeadStatistics, texts: Sequence[CorpusText]
 ) -> list[Tensor]:
     """Return the statistics (N, K, S) of both models, and the distances of heads, (N, K)."""
-    attentions: list[BatchedAttention] = []  # of the first model: queries and keys only
+    attentions: list[Attention] = []  # of the first model: queries and keys only
     values: tuple[list[Tensor], list[Tensor]] = [], []
     distances: list[Tensor] = []
     statistics = cache(WeightStatistics)  # one of each batch serves all layers
 
-    def add_first(attention: BatchedAttention, tokens: Positions, _: object) -> None:
+    def add_first(attention: Attention, tokens: Positions, _: object) -> None:
         attentions.append(attention)
         values[0].append(statistics(tokens)(attention.weights).cpu())
 
-    def add_second(attention: BatchedAttention, tokens: Positions, _: object) -> None:
+    def add_second(attention: Attention, tokens: Positions, _: object) -> None:
         first = attentions[len(values[1])]
         distances.append(_distance(first, attention, statistics(tokens)))
         values[1].append(statistics(tokens)(attention.weights).cpu())
@@ -193,9 +192,7 @@ def _measure_both(
     return [torch.cat(layers, dim=1).double() for layers in (*values, distances)]
 
 
-def _distance(
-    first: BatchedAttention, second: BatchedAttention, statistics: WeightStatistics
-) -> Tensor:
+def _distance(first: Attention, second: Attention, statistics: WeightStatistics) -> Tensor:
     """Return the distance between the rows of two attentions, mean over each text, (N, H)."""
     total, rows = torch.zeros((), device="cpu"), statistics.rows[:, None]
     for block in statistics.blocks:

@@ -33,6 +33,7 @@ from attnviz.analyses.survey.corpus import (
     inputs_of,
     parse_corpus,
 )
+from attnviz.analyses.survey.measure import Attention
 from attnviz.analyses.survey.result import NOUNS
 from attnviz.attribution.interventions import measure_without
 from attnviz.attribution.methods import attempt
@@ -40,7 +41,6 @@ from attnviz.attribution.prediction import NextTokens, residual_stream
 from attnviz.attribution.reference import is_causal, read
 from attnviz.attribution.target import Target, base_of, unembedding_of
 from attnviz.attribution.tracing import tracing
-from attnviz.capture.batched import BatchedAttention
 from attnviz.errors import InputError, ModelError
 from attnviz.heads import OWN_ROLES, RESTING_ROLES, Positions
 from attnviz.inputs import encode
@@ -280,7 +280,7 @@ class Examples:
     def add(
         self,
         numbers: Sequence[int],
-        attention: BatchedAttention,
+        attention: Attention,
         tokens: Positions,
         keys_of: Positions | None,
     ) -> None:

@@ -30,6 +30,7 @@ from attnviz.analyses.survey.measure import (
     TextStatistics,
     measure_here,
     ray_cluster,
+    select_stack,
 )
 from attnviz.analyses.survey.probes import ProbeGroup, confirm, find_probes, mark_answers
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
@@ -41,7 +42,6 @@ from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
-from attnviz.results.text import counted
 from attnviz.runtime import say, track
 
 _BASELINES = "even", "shuffled", "p_even", "p_shuffled"
@@ -62,6 +62,7 @@ def survey(
     engine: Engine = "local",
     address: str | None = None,
     seed: int = 0,
+    stack: str | None = None,
     **inputs: Unpack[Source],
 ) -> SurveyResult:
     """Measure statistics of every head on each text of a corpus; return means with intervals.
@@ -110,6 +111,12 @@ def survey(
         Address of the Ray cluster; by default one is started on this machine.
     seed : int
         Random seed of shuffles, resamples and flips.
+    stack : str, optional
+        "linear" measures the linear attention of a model that has softmax attention, too; by
+        default the softmax attention is measured.
+
+        Weights of linear attention are signed: its statistics (|self|, |previous|, …) are of the
+        share of a weight in the sizes of its row.
     **inputs
         Further inputs of `attend`: `truncate` cuts texts that are longer than the model can read;
         `pair`, a second text for each; `special_tokens`; `image` or `audio` in place of texts.
@@ -122,7 +129,8 @@ def survey(
     Raises
     ------
     InputError
-        An empty corpus, one that cannot be read, no cluster, or a model of linear attention.
+        An empty corpus, one that cannot be read, no cluster, no such stack, or a probe of linear
+        attention.
     OutputError
         The folder cannot be written, or it holds a survey and `force` is not set.
 
@@ -158,13 +166,15 @@ def survey(
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     probes = [] if probe is None else find_probes(probe)
-    how: dict[str, Any] = {"skip_bad": skip_bad, "positions": probe is None, "column": column}
-    corpus = given.read_by(model, media=True, **how)
+    of_texts = {"column": column, "select": partial(select_stack, stack=stack)}
+    corpus = given.read_by(
+        model, media=True, skip_bad=skip_bad, positions=probe is None, **of_texts
+    )
     groups: list[ProbeGroup] = []
     if isinstance(corpus, MediaCorpus):
         why = f"{corpus.model.name} reads {NOUNS[corpus.kind]}, and it is for texts. Leave it out, "
         why += "or run attnviz explore."
-        refuse_given(why, probe=probe, out=out, engine=engine != "local")
+        refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
     elif probes:
         model = Model(corpus.model.checkpoint.reading("parse"))  # texts of probes may have masks
         groups = ProbeGroup.of(probes, model, seed)
@@ -187,7 +197,12 @@ def survey_corpus(
     in_parts: Iterator[list[Any]]
     sample, results, in_parts = corpus.open()
     records = results[0].records
-    kind = corpus.kind
+    kind = "linear" if records[0].signed else corpus.kind
+    if kind == "linear" and groups:
+        raise InputError(
+            "Probes confirm roles by ablation of softmax attention, but this is linear attention. "
+            "Give texts in place of the probe."
+        )
     only_on = {one.role: group.numbers for group in groups for one in group.probes}
     statistics = statistics_for(only_on) if kind == "text" else STATISTICS_OF[kind]
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
@@ -275,10 +290,20 @@ def _result(
 
 
 def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
-    """Yield which layers of the model are not measured."""
+    """Yield that weights are signed, and which layers of the model are not measured."""
+    signed = sample.records[0].signed
+    if signed:
+        yield (
+            "linear attention: weights are signed; |…| are shares of their sizes, in each row, "
+            "and negative is the share of negative weights"
+        )
     layers = {(check.stack, check.layer) for check in sample.agreement.checks}
-    if others := sum(stack == LINEAR for stack, _ in layers):
-        yield f"not measured: {counted(others, 'layer')} of linear attention"
+    if others := sum((stack == LINEAR) != signed for stack, _ in layers):
+        kind, option = "softmax", "without --stack"
+        if not signed:
+            kind, option = "linear", 'with --stack linear (stack="linear")'
+        noun = "layers" if others > 1 else "layer"
+        yield f"not measured: {others} {noun} of {kind} attention; a survey {option} does"
 
 
 def _add_statistics(
@@ -291,6 +316,8 @@ def _add_statistics(
         start += record.heads
         if bool(differences.isnan().any()):
             why = "its eager attention does not return its weights"
+            if record.signed:
+                why = "linear attention returns no weights; those of a sample are verified"
             not_compared.append((record.place, "statistics", why))
             continue
         weights_dtype, _ = dtypes(record)

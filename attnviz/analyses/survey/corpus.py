@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count, islice
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO, TypeAlias, cast
 
@@ -341,6 +342,10 @@ class TextCorpus:
     pairs: Sequence[str] | None = None  # the second text of each
     truncate: bool = False  # whether long texts are cut
     skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
+    # The attentions to measure: by default those with a softmax.
+    select: Callable[[AttentionResult], AttentionResult] = methodcaller(
+        "without_linear", "statistics of heads need"
+    )
     mark: Callable[[CorpusText], CorpusText] = lambda text: text  # adds to the tokens of a text
     changes: CorpusChanges = field(default_factory=CorpusChanges)  # in the last iteration
     positions: bool = False  # whether a model may be measured that reads no tokens
@@ -435,17 +440,16 @@ class TextCorpus:
         return sample, self.verified(sample), chain([first], rest)
 
     def verified(self, sample: Sequence[CorpusText]) -> list[AttentionResult]:
-        """Return verified results of a few texts, with their softmax attention.
+        """Return verified results of a few texts, with the attentions that are selected.
 
         Of a model that also reads other positions than tokens, attention between these is left out.
         """
 
         def read(texts: Sequence[CorpusText]) -> list[AttentionResult]:
-            results = _run(self, inputs_of(texts))
-            return [one.without_linear("statistics of heads need") for one in results]
+            return [*map(self.select, _run(self, inputs_of(texts)))]
 
         def of_tokens(result: AttentionResult, count: int) -> list[Any]:
-            return [one for one in result.records if one.size == (count, count)]
+            return [one for one in result.records if one.signed or one.size == (count, count)]
 
         results, longest = read(sample), max(map(len, sample))  # all are padded
         if len(of_tokens(results[0], longest)) == len(results[0].records):

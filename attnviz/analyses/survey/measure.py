@@ -26,13 +26,13 @@ from torch import Tensor
 
 from attnviz.analyses.survey.corpus import CorpusText, Encoding, batches
 from attnviz.analyses.survey.result import NOUNS, HeadName
-from attnviz.capture.batched import BatchedAttention, capture_batch
+from attnviz.capture.batched import BatchedAttention, capture_batch, capture_matrices
 from attnviz.errors import InputError, ModelError, first_line, require
 from attnviz.heads import STATISTICS, Positions, Statistic, WeightStatistics, largest
 from attnviz.inputs import placed
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.results import AttentionRecord, Axis
+from attnviz.results import AttentionRecord, AttentionResult, Axis, LinearAttention, row_shares
 from attnviz.runtime.libraries import devices, one_device, release_unused
 
 if TYPE_CHECKING:
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 # What fits the caches of a CPU; what keeps a GPU busy.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # positions of a batch, with padding
 _KEY_ORDER = 1  # the stream of the random numbers of key orders, apart from that of signs
+_MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 
-OnAttention: TypeAlias = "Callable[[BatchedAttention, Positions, Positions | None], None]"
+Attention: TypeAlias = "BatchedAttention | _SignedWeights"
+OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"
 Parts: TypeAlias = Iterable[Sequence[Any]]  # texts or media
 MeasureParts: TypeAlias = "Callable[[HeadStatistics, Parts], Iterator[TextStatistics]]"
 Engine = Literal["local", "ray"]
@@ -87,21 +89,23 @@ class _Measure:
             WeightStatistics(queries[:count], statistics, keys)
             for count in (len(queries.ids), len(numbers), 1)
         )
+        self._signed = any(one.signed for one in statistics)
         self._limits = largest(self._of_first.keys, statistics).to(queries.ids.device)
         self._order: tuple[slice, Tensor, Tensor] | None = None  # of the keys that may be read
 
-    def __call__(self, attention: BatchedAttention) -> tuple[Tensor, ...]:
+    def __call__(self, attention: Attention) -> tuple[Tensor, ...]:
         """Return the statistics (N, H, S) of weights, of even weights and of shuffled keys.
 
         Last come the largest differences of each head from the statistics of the model's own
         weights, as shares of the largest values, (H,); NaN if it does not return them.
         """
         real = self._of_texts.keys.real
-        sum_to_1 = attention.sinks is None
+        sum_to_1 = attention.sinks is None and not self._signed
 
         def sizes(rows: slice) -> Tensor:
-            """Return the weights of each query, (N, H, R, n)."""
-            return attention.weights(rows)[: len(real)]
+            """Return the weights of each query, or their sizes, (N, H, R, n)."""
+            weights = attention.weights(rows)[: len(real)]
+            return weights.abs() if self._signed else weights
 
         def readable_keys(rows: slice) -> Tensor:
             """Return which keys a query may read, (N, R, n)."""
@@ -183,7 +187,7 @@ class HeadStatistics:
             even=even,
             shuffled_keys=keys,
             differences=torch.stack(differences).amax(0),
-            compared=len(order),
+            compared=0 if self.records[0].signed else len(order),
         )
 
     def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
@@ -211,7 +215,7 @@ class HeadStatistics:
         measures: dict[tuple[Positions, Positions | None], _Measure] = {}
         layers: list[tuple[Tensor, ...]] = []
 
-        def add(attention: BatchedAttention, queries: Positions, keys: Positions | None) -> None:
+        def add(attention: Attention, queries: Positions, keys: Positions | None) -> None:
             if (queries, keys) not in measures:
                 measures[queries, keys] = _Measure(self, numbers, queries, keys)
             layers.append(measures[queries, keys](attention))
@@ -249,7 +253,7 @@ class HeadStatistics:
         return replace(text, encoding=shuffle(text.encoding, f"{self.seed} {text.number}"))
 
     def _capture(
-        self, inputs: Mapping[str, Tensor], on_attention: Callable[[BatchedAttention], None]
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
     ) -> None:
         alone = self.separate
         capture_batch(self.checkpoint.module, inputs, self.records, on_attention, separate=alone)
@@ -328,7 +332,72 @@ def key_order(
     return torch.empty_like(places).scatter_(-1, places, shuffled.argsort(dim=-1, stable=True))
 
 
-# --- images and sounds
+# --- linear attention: its weights are signed
+
+
+def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
+    """Return a result with what to measure: attentions with a softmax, or the linear ones."""
+    softmax = [record for record in result.records if not record.signed]
+    if stack is None:
+        return result.without_linear("a survey needs") if softmax else result
+    chosen = result.stack(stack)
+    if not chosen.records[0].signed and len(chosen) < len(softmax):
+        raise InputError(
+            f"A survey measures all stacks of softmax attention together, not only {stack!r}. "
+            "Leave --stack (stack=) out."
+        )
+    return chosen
+
+
+@dataclass(frozen=True, eq=False)
+class _SignedWeights:
+    """One linear attention of N texts, as `BatchedAttention` shows one with a softmax."""
+
+    shares: Tensor  # of M in the sizes of its rows, with their signs, (N, H, T, T)
+    causal: bool
+    sinks: None = None
+    model_weights: None = None
+
+    def weights(self, rows: slice) -> Tensor:
+        """Return the weights of some queries, (N, H, R, T)."""
+        return self.shares[:, :, rows]
+
+    def readable(self, rows: slice) -> Tensor:
+        """Return which keys each query may read, (N, R, T)."""
+        every = torch.ones_like(self.shares[:, 0], dtype=torch.bool)
+        return (every.tril() if self.causal else every)[:, rows]
+
+
+@dataclass(frozen=True, eq=False)
+class SignedHeadStatistics(HeadStatistics):
+    """Measures the heads of linear attention on whole matrices, which are compared with none."""
+
+    one_by_one: ClassVar[bool] = True  # without padding
+
+    def __post_init__(self) -> None:
+        if len(self.heads) > _MOST_HEADS:
+            raise InputError(
+                f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
+                f"feature may be a head: there are {len(self.heads):,}. Choose a smaller model, or "
+                "one whose features share matrices, such as Mamba-2."
+            )
+
+    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
+        """Measure the heads on one text; the statistics of a single token are NaN."""
+        if len(texts[0]) > 1:
+            return super()._measure_batch(texts)
+        nothing = torch.full((1, len(self.heads), len(self.names)), torch.nan, device="cpu")
+        return *[nothing] * 4, nothing[0, :, 0]  # nothing is mixed
+
+    def _capture(
+        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
+    ) -> None:
+        records = cast("Sequence[LinearAttention]", self.records)
+        matrices = capture_matrices(self.checkpoint.module, inputs, records)
+        for matrix, record in zip(matrices, records, strict=True):
+            M = matrix.to(self.checkpoint.device)
+            shares = row_shares(M) * M.sign()
+            on_attention(_SignedWeights(shares, record.visible is not None))
 
 
 class MediaHeads(HeadStatistics):
@@ -366,7 +435,7 @@ class MediaHeads(HeadStatistics):
         capture_batch(self.checkpoint.module, medium.batch.inputs, self.records, pass_on)
 
 
-MEASURED_BY = {"image": MediaHeads, "audio": MediaHeads}
+MEASURED_BY = {"linear": SignedHeadStatistics, "image": MediaHeads, "audio": MediaHeads}
 
 
 def measure_here(heads: HeadStatistics, parts: Parts) -> Iterator[TextStatistics]:

@@ -63,7 +63,8 @@ def survey(
             if count.any()
         ]
         directions = grid_of(result.heads)[0].directions
-        top = page.subtitle(page.left, top, f"Each statistic: {directions}", page.room)
+        of_what = " of signed weights" * result.signed
+        top = page.subtitle(page.left, top, f"Each statistic{of_what}: {directions}", page.room)
         end = "the number above; faint: not surely unlike shuffled keys"
         bars = [("each panel: 0", ScalarMappable(cmap=theme().weights), end)]
         top = draw_scales(page, bars, (page.left, page.right), top + 0.03) + 0.08
@@ -135,14 +136,15 @@ def _draw_roles(page: Page, result: SurveyResult, top: float) -> float:
 def _draw_named(page: Page, result: SurveyResult, place: tuple[float, float], top: float) -> float:
     """Draw the heads with a role: their mean weight with its interval, beside even weights."""
     colors = _colors(result)
-    declared = STATISTICS_OF[result.kind]
+    declared = STATISTICS_OF["linear" if result.signed else result.kind]
     measured = [one for one in declared if one.name in result.statistics]
     columns = {one.role: result.of(one.name) for one in measured}
     mean = {n: float(result.mean[n, columns[role]]) for n, role in enumerate(result.roles) if role}
     named = sorted(mean, key=lambda n: (result.roles[n] in RESTING_ROLES, -mean[n]))
     shown = named[:12]
     left, right = place
-    title = "Mean weight of heads with a role (line: even weights)"
+    measure = "|weight|" if result.signed else "weight"
+    title = f"Mean {measure} of heads with a role (line: even weights)"
     top = page.subtitle(left, top, title, right - left) + 0.02
     if not shown:
         return page.write(left, top, ["none"], color=theme().muted)
@@ -207,10 +209,15 @@ def _caption(result: SurveyResult) -> list[str]:
     columns = zip(result.statistics, result.count.any(0).tolist(), strict=True)
     missing = [name for name, measured in columns if not measured]
     compared = (
-        f"in {result.compared:,} of the texts the statistics differ from those of the model's "
-        f"own weights by at most {result.agreement.largest_difference('statistics'):.0e} of "
-        "the most they can be"
+        f"on {result.sampled} of the texts the matrices were compared with the model's own "
+        "mixture of values; it returns no weights to compare the statistics with"
     )
+    if not result.signed:
+        compared = (
+            f"in {result.compared:,} of the texts the statistics differ from those of the model's "
+            f"own weights by at most {result.agreement.largest_difference('statistics'):.0e} of "
+            "the most they can be"
+        )
     return [
         f"{result.read}, {result.tokens:,} {POSITIONS[result.kind]}, read by "
         f"{literal(result.provenance.model, _LONGEST_NAME)}{result.provenance.with_changes}",

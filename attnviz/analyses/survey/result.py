@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnviz.errors import expect_names
 from attnviz.results import AgreementReport, Provenance, Result, Savable
+from attnviz.results.agreement_report import LINEAR
 from attnviz.results.base import Columns, column, described, doc, documented, finite, proof
 from attnviz.results.text import counted, dim, plain_table, with_minus
 
@@ -170,6 +171,11 @@ class SurveyResult(HeadTable):
             f"SurveyResult({self.provenance.model}: {len(self.heads)} heads on "
             f"{self.read}, {named} named, {self.checked_agreement.verdict})"
         )
+
+    @property
+    def signed(self) -> bool:
+        """Whether the heads are of linear attention, whose weights are signed."""
+        return all(head.stack == LINEAR for head in self.heads)
 
     @property
     def read(self) -> str:
