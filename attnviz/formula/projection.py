@@ -21,12 +21,6 @@ def linear(
     """Project every token: XW + b, as in Q = XW^Q, K = XW^K, V = XW^V (Vaswani et al. 2017).
 
     `torch.nn.Linear` stores the transpose of W: pass its ``weight.mT``.
-
-    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    >>> linear(X, W=torch.tensor([[1.0, 2.0], [3.0, 4.0]]), b=torch.tensor([0.5, 0.0]))
-    tensor([[1.5000, 2.0000],
-            [3.5000, 4.0000],
-            [4.5000, 6.0000]])
     """
     return torch.nn.functional.linear(X, W.mT, b)
 
@@ -39,13 +33,6 @@ def head_linear(
     """Project every token for every head: X W_i + b_i, as in Q_i = X W_i^Q (Vaswani et al. 2017).
 
     The same as `linear` with the matrices of all heads side by side, cut into heads.
-
-    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-    >>> W = torch.tensor([[[1.0], [2.0]], [[3.0], [4.0]]])
-    >>> head_linear(X, W)[1]
-    tensor([[3.],
-            [4.],
-            [7.]])
     """
     tokens = X.flatten(0, -2).expand(len(W), -1, -1)
     heads = tokens @ W if b is None else torch.baddbmm(b.unsqueeze(-2), tokens, W)
@@ -56,11 +43,6 @@ def share(x: Float[Tensor, "*N T r"], beside: Float[Tensor, "*N h T d"]) -> Floa
     """Append features that all heads share to those of each head: (h, T, d) → (h, T, d + r).
 
     In latent attention the keys of all heads share the rotated features (DeepSeek-AI 2024).
-
-    >>> share(torch.tensor([[7.0], [8.0], [9.0]]), beside=torch.zeros(2, 3, 1))[1]
-    tensor([[0., 7.],
-            [0., 8.],
-            [0., 9.]])
     """
     return torch.cat((beside, x.unsqueeze(-3).expand(*beside.shape[:-1], -1)), -1)
 
@@ -71,11 +53,6 @@ def rms_norm(
     """Divide a vector by its root mean square: x / √(mean(x²) + eps) · weight (Zhang 2019).
 
     Some models normalize their queries and keys so, each head by itself or all heads together.
-
-    >>> rms_norm(torch.tensor([[3.0, 4.0], [6.0, 8.0], [1.0, 1.0]]))
-    tensor([[0.8485, 1.1314],
-            [0.8485, 1.1314],
-            [1.0000, 1.0000]])
     """
     normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     return normed if weight is None else normed * weight
@@ -90,22 +67,13 @@ def layer_norm(
     """Center a vector, then divide it by its standard deviation (Ba et al. 2016).
 
     (x - mean(x)) / √(var(x) + eps) · weight + bias, which is `rms_norm` of x - mean(x).
-
-    >>> layer_norm(torch.tensor([[3.0, 5.0], [5.0, 3.0], [1.0, 1.0]]))
-    tensor([[-1.0000,  1.0000],
-            [ 1.0000, -1.0000],
-            [ 0.0000,  0.0000]])
     """
     normed = rms_norm(x - x.mean(-1, keepdim=True), weight, eps)
     return normed if bias is None else normed + bias
 
 
 def clip(x: Float[Tensor, "*N"], bound: float) -> Float[Tensor, "*N"]:
-    """Clamp every number to the range from -bound to bound, which bounds the scores.
-
-    >>> clip(torch.tensor([-9.0, 0.5, 9.0]), bound=8.0)
-    tensor([-8.0000,  0.5000,  8.0000])
-    """
+    """Clamp every number to the range from -bound to bound, which bounds the scores."""
     return x.clamp(-bound, bound)
 
 
@@ -122,13 +90,6 @@ def rotary(
     features (i, i + r/2), as in Llama, or if `interleaved` (2i, 2i + 1), as in GPT-J. Features
     beyond the first r pass through. `cos` and `sin` are those of the angles for both
     conventions, and take the dtype of x.
-
-    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
-    >>> angles = torch.arange(3.0)[:, None].expand(3, 2)
-    >>> rotary(x, angles.cos(), angles.sin())
-    tensor([[ 1.0000,  0.0000],
-            [ 0.5403,  0.8415],
-            [-0.4161,  0.9093]])
     """
     r = cos.shape[-1]
     cos, sin = cos[..., : r // 2].to(x), sin[..., : r // 2].to(x)  # both halves are the same
@@ -142,8 +103,5 @@ def regroup(x: Float[Tensor, "*N d"]) -> Float[Tensor, "*N d"]:
     """Move the pairs (2i, 2i + 1) to (i, i + d/2): from one convention of `rotary` to the other.
 
     Applied to queries and keys alike, it changes no score.
-
-    >>> regroup(torch.tensor([[0.0, 1.0, 2.0, 3.0]]))
-    tensor([[0., 2., 1., 3.]])
     """
     return torch.cat((x[..., 0::2], x[..., 1::2]), -1)

@@ -11,6 +11,7 @@ from attnviz.formula.projection import (
     head_linear,
     layer_norm,
     linear,
+    regroup,
     rms_norm,
     rotary,
     share,
@@ -87,6 +88,10 @@ def test_rotary_multiplies_each_pair_as_a_complex_number(interleaved):
     close(real, turned.real)
     close(imaginary, turned.imag)
     assert torch.equal(result[..., 6:], x[..., 6:])
+
+
+def test_regroup_turns_interleaved_pairs_into_halves():
+    assert regroup(positions(4)).tolist() == [0, 2, 1, 3]
 
 
 def test_each_sequence_of_a_batch_may_have_its_own_positions():
