@@ -8,11 +8,11 @@ import io
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnviz.errors import AttnvizError, InputError, OutputError, printable, require
+from attnviz.errors import AttnvizError, InputError, OutputError, require
 
 SCHEMA = "attnviz/{}/1"  # the type that JSON holds, and the version of its form
 GENERATOR = "attnviz"  # the program that files name as their writer
@@ -45,37 +45,35 @@ def translated(path: Path, what: str, advice: str = "Name another file.") -> Ite
         yield
     except AttnvizError:
         raise
-    except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, FileNotFoundError) and what == "read":
             reason = "there is no such file"
         kind = InputError if what == "read" else OutputError
-        raise kind(f"{printable(str(path))} cannot be {what}: {reason}. {advice}") from error
+        raise kind(f"{path} cannot be {what}: {reason}. {advice}") from error
 
 
-def _stat(path: Path) -> os.stat_result:
-    """Return the status of a file; OSError also for a name that no file can have."""
-    try:
-        return path.stat()
-    except ValueError as error:
-        raise OSError(0, str(error)) from None
+def expect_plain(path: Path, kinds: Sequence[Callable[[int], bool]] = (stat.S_ISREG,)) -> int:
+    """Return the size of a file; OSError unless it is of one of some kinds, by default plain."""
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise OSError(0, "it is a folder")
+    if not any(is_kind(status.st_mode) for is_kind in kinds):
+        raise OSError(0, "it is not a plain file")
+    return status.st_size
 
 
 def read_text(path: Path, *, most: int) -> str:
     """Return the text of a UTF-8 file, or pipe, of at most `most` bytes; "-" is standard input."""
     path = Path("/dev/stdin") if str(path) == "-" else path
+    with translated(path, "read"):
+        expect_plain(path, (stat.S_ISREG, stat.S_ISFIFO))
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise OSError(0, f"it has more than {most:,} bytes")
     try:
-        with translated(path, "read"):
-            mode = _stat(path).st_mode
-            if stat.S_ISDIR(mode):
-                raise OSError(0, "it is a folder")
-            if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-                raise OSError(0, "it is not a plain file")
-            with path.open("rb") as file:
-                data = file.read(most + 1)
-            if len(data) > most:
-                raise OSError(0, f"it has more than {most:,} bytes")
-            return io.TextIOWrapper(io.BytesIO(data), "utf-8-sig").read()
+        return io.TextIOWrapper(io.BytesIO(data), "utf-8-sig").read()
     except UnicodeDecodeError:
         raise InputError(f"{path} is not UTF-8 text. Save it as UTF-8.") from None
 
@@ -119,19 +117,10 @@ def read_arrays(path: Path) -> dict[str, Any]:
         else:
             content = np.load(path, allow_pickle=False)
             arrays = {"0": content} if isinstance(content, np.ndarray) else dict(content)
-    except MemoryError as error:
-        raise InputError(f"{path} takes more memory than there is.") from error
     except Exception as error:  # a damaged file can raise anything, in either library
-        with path.open("rb") as stream:
-            start = stream.read(6)
-        is_pickle = start.startswith((b"\x93NUMPY", b"PK", b"\x80")) and "pickle" in str(error)
-        reason = (
-            "it holds pickled objects, which could run code"
-            if is_pickle
-            else "it is damaged, or of another format"
-        )
         raise InputError(
-            f"{path} cannot be read: {reason}. Save the arrays again, as numbers."
+            f"{path} cannot be read: it is damaged, or of another format, or holds pickled "
+            "objects, which could run code. Save the arrays again, as numbers."
         ) from error
     return arrays
 
@@ -162,7 +151,7 @@ def check_output(
             require("pyarrow", "parquet", "Writing .parquet needs")
         target = _link_target(path)
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            _stat(target)
+            target.stat()
         if target.exists() and not target.is_file():
             raise OutputError(f"{path} is a device. Name a file.")
         if not target.parent.is_dir():
@@ -188,7 +177,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     path = Path(path)
     with translated(path, "written", "Choose another folder."):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            _stat(path)
+            path.stat()
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not existing.is_dir():
             raise OSError(0, f"{existing} is not a folder")

@@ -26,7 +26,6 @@ import json
 import math
 import os
 import pkgutil
-import stat
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -41,8 +40,17 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from attnviz.errors import InputError, printable
-from attnviz.io import DATA_SUFFIXES, GENERATOR, SCHEMA, atomic, check_output, data_uri
+from attnviz.errors import InputError
+from attnviz.io import (
+    DATA_SUFFIXES,
+    GENERATOR,
+    SCHEMA,
+    atomic,
+    check_output,
+    data_uri,
+    expect_plain,
+    translated,
+)
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.base import SAVABLE, Result, Savable, digest_of, finite, stored
@@ -199,61 +207,46 @@ def _write_result(path: Path, result: Savable) -> None:
 
 def read_result(path: Path) -> Savable:
     """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
-    try:
-        data, metadata = _read(path)
-        return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
-    except InputError:
-        raise
-    except FileNotFoundError:
-        raise _refused(path, "there is no such file") from None
-    except OSError as error:
-        raise _refused(path, f"it cannot be read: {error.strerror}") from error
-    except Exception as error:  # a forged file can raise anything, in any library
-        if is_out_of_memory(error):
-            what, advice = f"the result in {path}", "Keep fewer layers of it."
-            memory = MemoryBudget(what, torch.device("cpu"), advice)
-            raise memory.shortage(path.stat().st_size) from error
-        reason = str(error) if isinstance(error, ValueError) else type(error).__name__
-        raise _refused(path, f"its content is not valid: {reason}") from error
+    with translated(path, "read", "Name another file, or save the result again."):
+        size = expect_plain(path)
+        try:
+            data, metadata = _read(path, size)
+            return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
+        except (InputError, OSError):
+            raise
+        except Exception as error:  # a forged file can raise anything, in any library
+            if is_out_of_memory(error):
+                what, advice = f"the result in {path}", "Keep fewer layers of it."
+                memory = MemoryBudget(what, torch.device("cpu"), advice)
+                raise memory.shortage(size) from error
+            reason = str(error) if isinstance(error, ValueError) else type(error).__name__
+            raise OSError(0, f"its content is not valid: {reason}") from error
 
 
-def _read(path: Path) -> tuple[bytes, dict[str, str]]:
+def _read(path: Path, size: int) -> tuple[bytes, dict[str, str]]:
     """Return the bytes and the metadata of a file that is unchanged since it was written."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        is_folder = stat.S_ISDIR(status.st_mode)
-        raise _refused(path, "it is a folder" if is_folder else "it is not a plain file")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if status.st_size < 8 or length > _MAX_HEADER:
-            raise _refused(
-                path, "it is not a safetensors file" if status.st_size else "it is empty"
-            )
-        if 8 + length > status.st_size:
-            raise _refused(path, "it was cut short")
+        if size < 8 or length > _MAX_HEADER:
+            raise OSError(0, "it is not a safetensors file" if size else "it is empty")
+        if 8 + length > size:
+            raise OSError(0, "it was cut short")
         metadata: dict[str, str] = json.loads(file.read(length)).get("__metadata__", {})
         if not metadata.keys() >= {"tree", "format", "attnviz", "sha256"}:
-            raise _refused(path, "it holds something else, such as the weights of a model")
+            raise OSError(0, "it holds something else, such as the weights of a model")
         file.seek(0)
         data = file.read()
     known = metadata["sha256"].encode()
     digest = hashlib.sha256(data[: 8 + length].replace(_SHA256 + known, _SHA256 + _BLANK))
     digest.update(memoryview(data)[8 + length :])
     if digest.hexdigest().encode() != known:
-        raise _refused(path, "it changed after it was written: its SHA-256 differs")
+        raise OSError(0, "it changed after it was written: its SHA-256 differs")
     if metadata["format"] != str(FORMAT):
         raise InputError(
             f"{path} is in format {metadata['format']!r:.20} of attnviz "
             f"{metadata['attnviz']!r:.20}, and this version reads format {FORMAT}. Upgrade attnviz."
         )
     return data, metadata
-
-
-def _refused(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"{printable(str(path))} cannot be loaded: {reason}. Name another file, or save the result "
-        "again."
-    )
 
 
 def _encode(result: object, shown: Mapping[str, Tensor]) -> tuple[list[Any], dict[str, Tensor]]:
