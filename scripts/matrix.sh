@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-extras=$(printf -- "--extra %s " fast large parquet serve survey widget xarray)
+extras=$(printf -- "--extra %s " fast large parquet serve survey widget)
 tools="pytest hypothesis beartype pytest-mpl pytest-xdist httpx2"
 
 # The Python of an environment, and what uv is told about versions.

@@ -21,7 +21,6 @@ _EXTRAS = {
     "triton": "compiled kernels, which reduce the maps of long texts on a GPU",
     "survey": "tables of surveys, texts in Parquet files, and Ray clusters",
     "parquet": "results as .parquet files",
-    "xarray": "to_xarray()",
     "widget": "the page as a widget in Jupyter",
     "serve": "attnviz serve: the page with a line to type in",
     "models": "scripts/fetch_models.py, in a clone: the models with short names",

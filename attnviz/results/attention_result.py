@@ -29,7 +29,6 @@ from attnviz.results.text import counted, listed, literal
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
 Special = Literal["keep", "hide", "remove"]
 _WEIGHTS = 2**22  # that are held at once
@@ -320,10 +319,10 @@ class NextTokens(base.Savable):
 class AttentionResult(base.Savable):
     """Every attention of one model on one input, with the proof that it is the model's.
 
-    Its numbers are those of `weights()`, and of `to_frame()` and `to_xarray()` with their labels;
-    `numpy.asarray(result)` gives them too. Where a model has several stacks, they are those of one
-    (`stack`). Iterating gives the records in the order of execution. A text that is too long for
-    whole maps has no records, but a summary of each attention.
+    Its numbers are those of `weights()`, of `numpy.asarray(result)`, and with labels of
+    `to_frame()`. Where a model has several stacks, they are those of one (`stack`). Iterating gives
+    the records in the order of execution. A text that is too long for whole maps has no records,
+    but a summary of each attention.
 
     Examples
     --------
@@ -624,22 +623,6 @@ class AttentionResult(base.Savable):
         import pandas as pd
 
         return pd.DataFrame(base.stacked(dimensions, {"weight": weights}))
-
-    def to_xarray(
-        self, *, layer: int | None = None, head: int | None = None, words: bool = True
-    ) -> xr.DataArray:
-        """Return the weights as an array with labeled dimensions: layer, head, query, key.
-
-        The parameters are those of `to_frame`. The attributes name the model, the text and the
-        verdict.
-
-        Raises
-        ------
-        InputError
-            xarray is not installed.
-        """
-        dimensions, weights = self._labeled(layer, head, words=true_or_false(words, "words"))
-        return base.labeled_array(self, dimensions, weights)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.weights().numpy(), dtype, copy=copy)

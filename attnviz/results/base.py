@@ -23,13 +23,12 @@ import torch
 from torch import Tensor
 
 import attnviz
-from attnviz.errors import AttnvizError, InputError, require
+from attnviz.errors import AttnvizError, InputError
 from attnviz.runtime import text_as_html
 from attnviz.runtime.libraries import copy_to
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
     from matplotlib.figure import Figure
 
 Columns = dict[str, Sequence[Any] | np.ndarray[Any, Any]]
@@ -240,20 +239,6 @@ def wide_table(values: Tensor, rows: Sequence[str], columns: Sequence[str]) -> p
 
     index, names = pd.Index(rows, name="query"), pd.Index(columns, name="key")
     return pd.DataFrame(values.numpy(), index=index, columns=names)
-
-
-def labeled_array(
-    result: Any, dimensions: Mapping[str, Sequence[Any]], values: Tensor
-) -> xr.DataArray:
-    """Return numbers of a result with labels as xarray's type, and where they come from."""
-    require("xarray", "xarray", "to_xarray needs")
-    import xarray as xr
-
-    source = described(result.provenance, "model text pair target")
-    known = {name: value for name, value in source.items() if value is not None}
-    known["verdict"] = result.checked_agreement.summary()
-    coordinates = {name: np.array(labels) for name, labels in dimensions.items()}
-    return xr.DataArray(values.numpy(), coordinates, tuple(dimensions), "weight", known)
 
 
 def as_html(renderable: Any, plot: Callable[..., Any]) -> str:

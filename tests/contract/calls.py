@@ -547,14 +547,9 @@ CALLS: dict[str, Call] = {
     "AttentionResult.weights": Call(
         lambda layer=None, head=None: it.result.weights(layer, head), {}, {"layer": 1, "head": 1}
     ),
-    **{
-        f"AttentionResult.{name}": Call(
-            method(name),
-            {},
-            {"layer": 1, "head": 1, "words": False},
-        )
-        for name in ("to_frame", "to_xarray")
-    },
+    "AttentionResult.to_frame": Call(
+        method("to_frame"), {}, {"layer": 1, "head": 1, "words": False}
+    ),
     "AttentionMap.to_frame": Call(
         lambda wide=False: it.map.to_frame(wide=wide), {}, {"wide": True}
     ),
@@ -625,8 +620,6 @@ def state(value: Any) -> Any:
         return value.data()
     if hasattr(value, "to_json"):  # a table
         return value.to_json()
-    if hasattr(value, "coords"):  # of xarray
-        return str(value.to_dict())
     if isinstance(value, Path):
         files = sorted(value.rglob("*")) if value.is_dir() else [value]
         return [(file.suffix, file.stat().st_size) for file in files if file.is_file()]

@@ -1,6 +1,4 @@
-"""Results as data: arrays, tables, labeled arrays, short summaries; wrong types in one line."""
-
-import sys
+"""Results as data: arrays, tables, short summaries; wrong types in one line."""
 
 import numpy as np
 import pandas as pd
@@ -77,25 +75,6 @@ def test_tables_of_words(padded):
     assert np.array_equal(wide.to_numpy(), drawn.weights.numpy())
 
 
-def test_labeled_arrays(train):
-    array = train.to_xarray()
-    assert array.dims == ("layer", "head", "query", "key")
-    assert array.coords["key"].values.tolist() == list(train.tokens)
-    assert np.array_equal(array.sel(layer=3, head=4), train.weights(3, 4))
-    assert array.attrs["verdict"] == train.agreement.summary()
-    assert train.to_xarray(layer=3).dims == ("head", "query", "key")
-    maps = attnviz.head_maps(train)
-    assert np.array_equal(maps.to_xarray(), maps.weights)
-    drawn = attnviz.attention_map(train, layer=3, head=4).to_xarray()
-    assert np.array_equal(drawn, array.sel(layer=3, head=4))
-
-
-def test_xarray_is_optional(train, monkeypatch):
-    monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(InputError, match=r"pip install 'attnviz\[xarray\]'"):
-        train.to_xarray()
-
-
 @pytest.mark.parametrize("name", MAIN)
 def test_arrays_of_other_results(name):
     result = attnviz.load_result(SAVED / f"{name}.safetensors")
@@ -138,7 +117,7 @@ def test_layers_that_differ_need_a_choice(tokenizer):
 
 def test_a_streamed_text_has_no_whole_maps(model):
     long = model.attend(TEXT, mode="streamed")
-    for numbers in (long.weights, long.to_frame, long.to_xarray):
+    for numbers in (long.weights, long.to_frame):
         with pytest.raises(InputError, match='ask for whole maps: attend\\(text, mode="full"'):
             numbers()
     assert len(long.tokens) == 9

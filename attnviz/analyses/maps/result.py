@@ -23,7 +23,6 @@ from attnviz.runtime import Printed
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -60,18 +59,6 @@ class _LabeledMaps(Maps, base.Result):
     def columns_of_table(self) -> base.Columns:
         """Return one row for each weight."""
         return base.stacked(self._dimensions(), {"weight": self.weights})
-
-    def to_xarray(self) -> xr.DataArray:
-        """Return the weights as an array with labeled dimensions.
-
-        The attributes name the model, the text and the verdict.
-
-        Raises
-        ------
-        InputError
-            xarray is not installed.
-        """
-        return base.labeled_array(self, self._dimensions(), self.weights)
 
     def __len__(self) -> int:
         return len(self.weights)
