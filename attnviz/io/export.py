@@ -305,8 +305,6 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
             return tuple(decode(entry, f"{path}.{index}") for index, entry in enumerate(item))
         if not isinstance(item, dict):
             return item
-        if len(item) != 1:
-            raise ValueError(f"an object has {len(item)} keys")
         ((tag, inner),) = item.items()
         match tag:
             case "dict":
@@ -350,8 +348,6 @@ def _decode(tree: list[Any], tensors: Mapping[str, Tensor], saved: str | None) -
         return restored[name]
 
     root, *shown = tree
-    if not isinstance(root, dict):
-        raise ValueError(f"it holds a {type(root).__name__}")
     ((name, items),) = root.items()
     result = record(name, items, "")
     decode(shown, "")

