@@ -175,7 +175,7 @@ class AttentionRecord(Attention):
     def __repr__(self) -> str:
         m, n = self.size
         size = f"{self.heads} heads, {m} queries × {n} keys"
-        return f"AttentionRecord({self.place}, {size}, {self.path})"
+        return f"{type(self).__name__}({self.place}, {size}, {self.path})"
 
     def __post_init__(self) -> None:
         """Check nothing: a record may be incomplete until a result holds it, which checks it."""
@@ -427,10 +427,6 @@ class GivenAttention(AttentionRecord):
             given=weights,
         )
 
-    def __repr__(self) -> str:
-        H, m, n = self.given.shape
-        return f"GivenAttention({self.place}, {H} heads, {m} queries × {n} keys)"
-
     def expect_vectors(self, what: str) -> NoReturn:
         """Raise InputError: nobody gave queries and keys."""
         why = "were given by the user. Run the model: attend(text, model=…)."
@@ -477,10 +473,6 @@ class LinearAttention(AttentionRecord):
     cell: int = doc("How many tokens each position joins.", default=1, kw_only=True)
     signed = True
     _stored = "matrix"
-
-    def __repr__(self) -> str:
-        H, m, n = self.matrix.shape
-        return f"LinearAttention({self.place}, {H} heads, {m} × {n}, {self.function}, {self.path})"
 
     def argument_of(self, name: str, head: int) -> Tensor | None:
         """Return what one head takes of an argument, (m, …), a row for each position.
