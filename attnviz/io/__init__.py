@@ -142,18 +142,14 @@ def check_output(
     path = Path(os.path.expanduser(path))  # noqa: PTH111  leaves ~nobody as it is
     suffix = path.suffix.lower()
     with translated(path, "written"):
-        if path.is_dir():
-            raise OutputError(f"{path} is a folder. Add a file name.")
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            expect_plain(path)
         if suffix not in allowed:
             endings = ", ".join(allowed)
             raise InputError(f"{path.name!r} must end in {endings}: the ending chooses the format.")
         if suffix == ".parquet":
             require("pyarrow", "parquet", "Writing .parquet needs")
         target = _link_target(path)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            target.stat()
-        if target.exists() and not target.is_file():
-            raise OutputError(f"{path} is a device. Name a file.")
         if not target.parent.is_dir():
             raise OutputError(f"The folder {target.parent} does not exist. Create it first.")
         if not os.access(target.parent, os.W_OK | os.X_OK):

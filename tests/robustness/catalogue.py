@@ -294,11 +294,11 @@ PLACES = {
     "the file that is read": typed(
         "example --file own.json -o own.json --force", 2, "own.json is the text to read"
     ),
-    "a folder": typed(f"{_TRAIN} afolder", 4, "afolder is a folder"),
+    "a folder": typed(f"{_TRAIN} afolder", 4, "it is a folder"),
     "a read-only folder": typed(f"{_TRAIN} locked/x.png", 4, "read-only", within="no root"),
     "a folder of the system": typed(f"{_TRAIN} /proc/x.json", 4, "/proc"),
-    "a device": typed(f"{_TRAIN} /dev/null", 2, "must end in"),
-    "a link to a device": typed(f"{_TRAIN} null.png", 4, "is a device"),
+    "a device": typed(f"{_TRAIN} /dev/null", 4, "it is not a plain file"),
+    "a link to a device": typed(f"{_TRAIN} null.png", 4, "it is not a plain file"),
     "a link": typed(f"{_TRAIN} link.png", leaves="real.png"),
     "a link to nowhere": typed(f"{_TRAIN} nowhere.png", 4, "does not exist"),
     "a link to itself": typed(f"{_TRAIN} loop.png", 4, "loop.png"),
