@@ -45,21 +45,23 @@ def translated(path: Path, what: str, advice: str = "Name another file.") -> Ite
         yield
     except AttnvizError:
         raise
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
         if isinstance(error, FileNotFoundError) and what == "read":
             reason = "there is no such file"
         kind = InputError if what == "read" else OutputError
         raise kind(f"{path} cannot be {what}: {reason}. {advice}") from error
 
 
-def expect_plain(path: Path, kinds: Sequence[Callable[[int], bool]] = (stat.S_ISREG,)) -> int:
-    """Return the size of a file; OSError unless it is of one of some kinds, by default plain."""
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise OSError(0, "it is a folder")
-    if not any(is_kind(status.st_mode) for is_kind in kinds):
-        raise OSError(0, "it is not a plain file")
+def expect_plain(path: Path, *others: Callable[[int], bool]) -> int:
+    """Return the size of a plain file, or of one of other kinds; OSError for anything else."""
+    try:
+        status = path.stat()
+    except ValueError as error:  # a name that no file can have
+        raise OSError(0, str(error)) from None
+    if not any(is_kind(status.st_mode) for is_kind in (stat.S_ISREG, *others)):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        raise OSError(0, "it is a folder" if is_folder else "it is not a plain file")
     return status.st_size
 
 
@@ -67,7 +69,7 @@ def read_text(path: Path, *, most: int) -> str:
     """Return the text of a UTF-8 file, or pipe, of at most `most` bytes; "-" is standard input."""
     path = Path("/dev/stdin") if str(path) == "-" else path
     with translated(path, "read"):
-        expect_plain(path, (stat.S_ISREG, stat.S_ISFIFO))
+        expect_plain(path, stat.S_ISFIFO)
         with path.open("rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -173,7 +175,7 @@ def check_folder(path: str | os.PathLike[str]) -> None:
     path = Path(path)
     with translated(path, "written", "Choose another folder."):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            path.stat()
+            expect_plain(path, stat.S_ISDIR)
         existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not existing.is_dir():
             raise OSError(0, f"{existing} is not a folder")
