@@ -40,17 +40,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from attnviz import io as files
 from attnviz.errors import InputError
-from attnviz.io import (
-    DATA_SUFFIXES,
-    GENERATOR,
-    SCHEMA,
-    atomic,
-    check_output,
-    data_uri,
-    expect_plain,
-    translated,
-)
 from attnviz.results import AgreementReport, AttentionResult, digests_of
 from attnviz.results.arguments import checked_scalars, fits
 from attnviz.results.base import SAVABLE, Result, Savable, digest_of, finite, stored
@@ -109,9 +100,9 @@ def save_result(result: Savable, path: str | os.PathLike[str], *, force: bool = 
     >>> again.tokens == result.tokens
     True
     """
-    path = check_output(path, DATA_SUFFIXES, force=force)
+    path = files.check_output(path, files.DATA_SUFFIXES, force=force)
     suffix = path.suffix.lower()
-    with atomic(path) as temporary:
+    with files.atomic(path) as temporary:
         if suffix == ".safetensors":
             _write_result(temporary, result)
         elif suffix == ".json":
@@ -127,11 +118,11 @@ def to_data(result: Savable) -> dict[str, Any]:
     from PIL import Image
 
     numbers = {
-        name: data_uri(Image.fromarray(a.numpy()), "png") if name == "image" else a.tolist()
+        name: files.data_uri(Image.fromarray(a.numpy()), "png") if name == "image" else a.tolist()
         for name, a in _as_drawn(result).to_arrays().items()
     }
-    schema = SCHEMA.format(type(result).__name__)
-    return {"schema": schema, "generator": GENERATOR, **numbers, **_about(result)}
+    schema = files.SCHEMA.format(type(result).__name__)
+    return {"schema": schema, "generator": files.GENERATOR, **numbers, **_about(result)}
 
 
 def to_json(data: dict[str, Any]) -> str:
@@ -159,7 +150,7 @@ def _write_arrays(result: Result, path: Path) -> None:
     with path.open("wb") as file:
         np.savez_compressed(file, about=np.array(to_json(result.about())), **arrays)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.comment = GENERATOR.encode()
+        archive.comment = files.GENERATOR.encode()
 
 
 def _write_table(result: Result, path: Path) -> None:
@@ -171,7 +162,7 @@ def _write_table(result: Result, path: Path) -> None:
         name: [x.encode("utf-8", "replace").decode() if isinstance(x, str) else x for x in column]
         for name, column in result.columns_of_table().items()
     }
-    about = {"generator": GENERATOR, "about": to_json(_about(result))}
+    about = {"generator": files.GENERATOR, "about": to_json(_about(result))}
     pq.write_table(pa.table(columns).replace_schema_metadata(about), path)
 
 
@@ -207,8 +198,8 @@ def _write_result(path: Path, result: Savable) -> None:
 
 def read_result(path: Path) -> Savable:
     """Return the result in a file, as `attnviz.load_result` documents it, not recomputed."""
-    with translated(path, "read", "Name another file, or save the result again."):
-        size = expect_plain(path)
+    with files.translated(path, "read", "Name another file, or save the result again."):
+        size = files.expect_plain(path)
         try:
             data, metadata = _read(path, size)
             return _decode(json.loads(metadata["tree"]), load(data), metadata.get("saved"))
