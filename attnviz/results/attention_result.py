@@ -17,12 +17,7 @@ import attnviz
 from attnviz.errors import InputError, expect_names, from_end, true_or_false, whole_number
 from attnviz.results import base
 from attnviz.results.agreement_report import AgreementReport
-from attnviz.results.attention_record import (
-    Attention,
-    AttentionRecord,
-    GivenAttention,
-    LinearAttention,
-)
+from attnviz.results.attention_record import Attention, AttentionRecord
 from attnviz.results.axis import Axis, merge, token_groups
 from attnviz.results.projection import STAGES
 from attnviz.results.text import counted, listed, literal
@@ -334,9 +329,7 @@ class AttentionResult(base.Savable):
     torch.Size([6, 12, 5, 5])
     """
 
-    records: tuple[AttentionRecord | GivenAttention | LinearAttention, ...] = base.doc(
-        "Each attention that the model executed."
-    )
+    records: tuple[AttentionRecord, ...] = base.doc("Each attention that the model executed.")
     agreement: AgreementReport = base.doc("How far they are the model's.")
     provenance: Provenance = base.doc("The model and the input.")
     image: Tensor | None = base.doc("As the model saw it, (H, W, 3) uint8, if any.", default=None)
