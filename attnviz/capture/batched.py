@@ -151,8 +151,14 @@ class _KnownRun(AttentionWatcher):
 def capture_matrices(
     model: nn.Module, inputs: Mapping[str, Tensor], known: Sequence[LinearAttention]
 ) -> list[Tensor]:
-    """Run the untouched model on N texts of one length; return each M of a layer, (N, H, T, T)."""
-    (recording,) = record_runs(model, len(inputs["input_ids"]), minimal_run(model, inputs))
+    """Run the untouched model on N texts of one length; return each M of a layer, (N, H, T, T).
+
+    NaN for texts of one token, where nothing is mixed.
+    """
+    N, T = inputs["input_ids"].shape
+    if T == 1:
+        return [torch.full((N, record.heads, 1, 1), torch.nan) for record in known]
+    (recording,) = record_runs(model, N, minimal_run(model, inputs))
     expect_same(model, [one.path for one in recording.linear], [record.path for record in known])
     return [mixing.matrix for mixing in recording.linear if mixing.matrix is not None]
 

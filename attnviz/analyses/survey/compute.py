@@ -24,13 +24,12 @@ from attnviz.analyses.survey.corpus import (
     parse_corpus,
 )
 from attnviz.analyses.survey.measure import (
-    MEASURED_BY,
     Engine,
     HeadStatistics,
+    MediaHeads,
     TextStatistics,
     measure_here,
     ray_cluster,
-    select_stack,
 )
 from attnviz.analyses.survey.probes import ProbeGroup, confirm, find_probes, mark_answers
 from attnviz.analyses.survey.result import NOUNS, Confirmation, SurveyResult
@@ -42,9 +41,11 @@ from attnviz.pipeline.attend import Loadable, Model, Source
 from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
+from attnviz.results.text import counted
 from attnviz.runtime import say, track
 
 _BASELINES = "even", "shuffled", "p_even", "p_shuffled"
+_MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 _TABLE, *_SUMMARIES = "texts.parquet", "summary.parquet", "survey.safetensors"
 
 
@@ -166,7 +167,7 @@ def survey(
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     probes = [] if probe is None else find_probes(probe)
-    of_texts = {"column": column, "select": partial(select_stack, stack=stack)}
+    of_texts = {"column": column, "select": partial(_selected, stack=stack)}
     corpus = given.read_by(
         model, media=True, skip_bad=skip_bad, positions=probe is None, **of_texts
     )
@@ -182,6 +183,12 @@ def survey(
         mark = partial(mark_answers, model, made)
         corpus = replace(corpus, model=model, source=[one.text for one in made], mark=mark)
     return survey_corpus(corpus, seed, groups, out, force, engine, address)[0]
+
+
+def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
+    """Return a result with one stack; by default its softmax attention, if it has any."""
+    only_linear = all(record.signed for record in result.records)
+    return result.stack(stack) if stack or only_linear else result.without_linear("")
 
 
 def survey_corpus(
@@ -209,7 +216,14 @@ def survey_corpus(
     if on_ray:  # each worker has a copy of the model for itself
         checkpoint = replace(checkpoint, module=checkpoint.as_loaded, loaded=None)
     options = seed, statistics, only_on, bool(corpus.separate)
-    heads = MEASURED_BY.get(kind, HeadStatistics)(checkpoint, records, *options)
+    measured_by = HeadStatistics if corpus.kind == "text" else MediaHeads
+    heads = measured_by(checkpoint, records, *options)
+    if kind == "linear" and len(heads.heads) > _MOST_HEADS:
+        raise InputError(
+            f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
+            f"feature may be a head: there are {len(heads.heads):,}. Choose a smaller model, or "
+            "one whose features share matrices, such as Mamba-2."
+        )
     where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
     with where as measure, ExitStack() as files:
 
@@ -299,11 +313,9 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
         )
     layers = {(check.stack, check.layer) for check in sample.agreement.checks}
     if others := sum((stack == LINEAR) != signed for stack, _ in layers):
-        kind, option = "softmax", "without --stack"
-        if not signed:
-            kind, option = "linear", 'with --stack linear (stack="linear")'
-        noun = "layers" if others > 1 else "layer"
-        yield f"not measured: {others} {noun} of {kind} attention; a survey {option} does"
+        kind, option = ("softmax", "without") if signed else ("linear", "with")
+        layers_of = f"{counted(others, 'layer')} of {kind} attention"
+        yield f"not measured: {layers_of}; a survey {option} --stack linear does"
 
 
 def _add_statistics(

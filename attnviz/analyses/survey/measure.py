@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from attnviz.heads import STATISTICS, Positions, Statistic, WeightStatistics, la
 from attnviz.inputs import placed
 from attnviz.inputs.text import pad_texts, padded, tokenizer_of
 from attnviz.models.checkpoint import Checkpoint
-from attnviz.results import AttentionRecord, AttentionResult, Axis, LinearAttention, row_shares
+from attnviz.results import AttentionRecord, Axis, LinearAttention, row_shares
 from attnviz.runtime.libraries import devices, one_device, release_unused
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 # What fits the caches of a CPU; what keeps a GPU busy.
 _BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # positions of a batch, with padding
 _KEY_ORDER = 1  # the stream of the random numbers of key orders, apart from that of signs
-_MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 
 Attention: TypeAlias = "BatchedAttention | _SignedWeights"
 OnAttention: TypeAlias = "Callable[[Attention, Positions, Positions | None], None]"
@@ -147,7 +146,6 @@ class HeadStatistics:
     # The numbers of the texts on which the statistic of a role is measured; else on all.
     only_on: Mapping[str, range] = field(default_factory=dict)
     separate: bool = False  # whether the model joins or pools texts, so that each runs alone
-    one_by_one: ClassVar[bool] = False  # whether texts or media run alone for another reason
 
     @cached_property
     def heads(self) -> tuple[HeadName, ...]:
@@ -192,7 +190,7 @@ class HeadStatistics:
 
     def _batches(self, lengths: Sequence[int], copies: int = 2) -> list[list[int]]:
         """Return which texts are run together, so many times each."""
-        if self.one_by_one or self.separate:
+        if self.separate or self.records[0].signed:  # the second: without padding
             return [[index] for index in range(len(lengths))]
         most = _BATCH_TOKENS.get(self.checkpoint.device.type, _BATCH_TOKENS["cuda"])
         return batches(lengths, most // copies)
@@ -255,8 +253,14 @@ class HeadStatistics:
     def _capture(
         self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
     ) -> None:
-        alone = self.separate
-        capture_batch(self.checkpoint.module, inputs, self.records, on_attention, separate=alone)
+        module, alone = self.checkpoint.module, self.separate
+        if not self.records[0].signed:
+            capture_batch(module, inputs, self.records, on_attention, separate=alone)
+            return
+        records = cast("Sequence[LinearAttention]", self.records)
+        for record, M in zip(records, capture_matrices(module, inputs, records), strict=True):
+            shares = (row_shares(M) * M.sign()).to(self.checkpoint.device)
+            on_attention(_SignedWeights(shares, record.visible is not None))
 
     def batch(self, encodings: Sequence[Encoding]) -> tuple[dict[str, Tensor], Positions]:
         """Return texts as one padded input of the model, and their positions."""
@@ -332,23 +336,6 @@ def key_order(
     return torch.empty_like(places).scatter_(-1, places, shuffled.argsort(dim=-1, stable=True))
 
 
-# --- linear attention: its weights are signed
-
-
-def select_stack(result: AttentionResult, stack: str | None) -> AttentionResult:
-    """Return a result with what to measure: attentions with a softmax, or the linear ones."""
-    softmax = [record for record in result.records if not record.signed]
-    if stack is None:
-        return result.without_linear("a survey needs") if softmax else result
-    chosen = result.stack(stack)
-    if not chosen.records[0].signed and len(chosen) < len(softmax):
-        raise InputError(
-            f"A survey measures all stacks of softmax attention together, not only {stack!r}. "
-            "Leave --stack (stack=) out."
-        )
-    return chosen
-
-
 @dataclass(frozen=True, eq=False)
 class _SignedWeights:
     """One linear attention of N texts, as `BatchedAttention` shows one with a softmax."""
@@ -368,42 +355,8 @@ class _SignedWeights:
         return (every.tril() if self.causal else every)[:, rows]
 
 
-@dataclass(frozen=True, eq=False)
-class SignedHeadStatistics(HeadStatistics):
-    """Measures the heads of linear attention on whole matrices, which are compared with none."""
-
-    one_by_one: ClassVar[bool] = True  # without padding
-
-    def __post_init__(self) -> None:
-        if len(self.heads) > _MOST_HEADS:
-            raise InputError(
-                f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
-                f"feature may be a head: there are {len(self.heads):,}. Choose a smaller model, or "
-                "one whose features share matrices, such as Mamba-2."
-            )
-
-    def _measure_batch(self, texts: Sequence[Any]) -> tuple[Tensor, ...]:
-        """Measure the heads on one text; the statistics of a single token are NaN."""
-        if len(texts[0]) > 1:
-            return super()._measure_batch(texts)
-        nothing = torch.full((1, len(self.heads), len(self.names)), torch.nan, device="cpu")
-        return *[nothing] * 4, nothing[0, :, 0]  # nothing is mixed
-
-    def _capture(
-        self, inputs: Mapping[str, Tensor], on_attention: Callable[[Attention], None]
-    ) -> None:
-        records = cast("Sequence[LinearAttention]", self.records)
-        matrices = capture_matrices(self.checkpoint.module, inputs, records)
-        for matrix, record in zip(matrices, records, strict=True):
-            M = matrix.to(self.checkpoint.device)
-            shares = row_shares(M) * M.sign()
-            on_attention(_SignedWeights(shares, record.visible is not None))
-
-
 class MediaHeads(HeadStatistics):
     """Measures the heads of a model on images or sounds, one after the other."""
-
-    one_by_one: ClassVar[bool] = True
 
     def _length(self, text: Any) -> int:
         known = [len(axes[0]) for axes in text.batch.axes.values()]
@@ -433,9 +386,6 @@ class MediaHeads(HeadStatistics):
             on_attention(attention, queries, None if queries is keys else keys)
 
         capture_batch(self.checkpoint.module, medium.batch.inputs, self.records, pass_on)
-
-
-MEASURED_BY = {"linear": SignedHeadStatistics, "image": MediaHeads, "audio": MediaHeads}
 
 
 def measure_here(heads: HeadStatistics, parts: Parts) -> Iterator[TextStatistics]:

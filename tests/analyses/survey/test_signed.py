@@ -104,6 +104,6 @@ def test_what_a_survey_of_linear_attention_refuses(mixed, tokenizer, monkeypatch
     model = attnviz.load(build("mamba2"), tokenizer=tokenizer)
     with pytest.raises(InputError, match="Probes confirm roles by ablation of softmax"):
         attnviz.survey(probe="induction", model=model)
-    monkeypatch.setattr("attnviz.analyses.survey.measure._MOST_HEADS", 3)
+    monkeypatch.setattr("attnviz.analyses.survey.compute._MOST_HEADS", 3)
     with pytest.raises(InputError, match="at most 3 heads, but here each feature may be a head"):
         attnviz.survey(TEXTS, model=model)
