@@ -398,7 +398,6 @@ CALLS: dict[str, Call] = {
             "probe": "previous",
             "out": FOLDER,
             "engine": "ray?",
-            "address": "auto",
             "stack": "linear",
         },
         {"images": {"texts": Later(lambda: [it.image, it.image]), "model": of.vit}},

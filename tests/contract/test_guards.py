@@ -48,7 +48,7 @@ KINDS = {
     },
     "file": {"path", "file"},
     "number": {"seed", "top", "sampling_rate", "scale"},
-    "title": {"title", "column", "address", "stack", "font", "decoder"},
+    "title": {"title", "column", "stack", "font", "decoder"},
     "choice": {
         "special", "mode", "positions", "how", "effect", "number", "show", "caption", "engine",
         "methods", "probe", "name", "state", "theme", "special_tokens", "context",

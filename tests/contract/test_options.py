@@ -63,7 +63,7 @@ VALUES = {
     "reference": "mask", "methods": "rollout", "decoder": "a dog", "toward": "a=a.txt",
     "similar_to": "a dog", "groups": "the",
     "how": "zero", "knock_out": "the", "effect": "direct", "sentences": "c=a.txt",
-    "probe": "previous", "column": "title", "engine": "ray?", "address": "auto", "seed": "7",
+    "probe": "previous", "column": "title", "engine": "ray?", "seed": "7",
     "state": "part", "width": "120", "caption": "full", "output": "new.json", "out": "other",
     ("survey", "texts"): "other.csv", ("explore", "texts"): "other.csv",
     ("compare", "texts"): "other.csv", ("example", "file"): "own.json",
@@ -365,7 +365,7 @@ BAD = {
 }  # fmt: skip
 FREE = {  # names of models and devices, which `load` checks, and of models, a part of a name
     "models", "model", "names", "device", "dtype", "device_map", "offload_folder", "tokenizer",
-    "target_tokenizer", "processor", "queries", "keys", "address",
+    "target_tokenizer", "processor", "queries", "keys",
 }  # fmt: skip
 CASES = [
     (command, name, value)

@@ -61,7 +61,6 @@ def survey(
     skip_bad: bool = False,
     force: bool = False,
     engine: Engine = "local",
-    address: str | None = None,
     seed: int = 0,
     stack: str | None = None,
     **inputs: Unpack[Source],
@@ -107,9 +106,8 @@ def survey(
     force : bool
         Replace the files in the folder.
     engine : {"local", "ray"}
-        "ray" measures on all machines of a Ray cluster. The numbers are the same.
-    address : str, optional
-        Address of the Ray cluster; by default one is started on this machine.
+        "ray" measures on all machines of the Ray cluster at RAY_ADDRESS; without one, a cluster is
+        started on this machine. The numbers are the same.
     seed : int
         Random seed of shuffles, resamples and flips.
     stack : str, optional
@@ -146,9 +144,6 @@ def survey(
     >>> table.query("layer == 5 and head == 3 and statistic == 'entropy'")["mean"].round(2).item()
     1.22
     """
-    if engine == "local":
-        why = "the survey runs on this machine. Leave it out, or add --engine ray (engine='ray')."
-        refuse_given(why, address=address)
     if out is None:
         why = "a survey without a folder writes nothing. Name one (out=), or leave this out."
         refuse_given(why, force=force)
@@ -182,7 +177,7 @@ def survey(
         made = [text for group in groups for text in group.texts]
         mark = partial(mark_answers, model, made)
         corpus = replace(corpus, model=model, source=[one.text for one in made], mark=mark)
-    return survey_corpus(corpus, seed, groups, out, force, engine, address)[0]
+    return survey_corpus(corpus, seed, groups, out, force, engine)[0]
 
 
 def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
@@ -198,7 +193,6 @@ def survey_corpus(
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     engine: Engine = "local",
-    address: str | None = None,
 ) -> tuple[SurveyResult, HeadStatistics, Sequence[Any], Sequence[AttentionResult]]:
     """Return the survey of a corpus, what measured it, a sample of it, and its verified results."""
     in_parts: Iterator[list[Any]]
@@ -224,7 +218,7 @@ def survey_corpus(
             f"feature may be a head: there are {len(heads.heads):,}. Choose a smaller model, or "
             "one whose features share matrices, such as Mamba-2."
         )
-    where = ray_cluster(address, checkpoint.module) if on_ray else nullcontext(measure_here)
+    where = ray_cluster(checkpoint.module) if on_ray else nullcontext(measure_here)
     with where as measure, ExitStack() as files:
 
         def measured() -> Iterator[TextStatistics]:

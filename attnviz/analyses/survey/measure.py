@@ -10,7 +10,6 @@ import logging
 import os
 import random
 import signal
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -394,21 +393,19 @@ def measure_here(heads: HeadStatistics, parts: Parts) -> Iterator[TextStatistics
 
 
 @contextmanager
-def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[MeasureParts]:
+def ray_cluster(model: torch.nn.Module) -> Iterator[MeasureParts]:
     """Yield a function that measures parts on a Ray cluster, and yields them in their order.
 
-    A part whose worker or machine dies is measured again.
-
-    address : of a cluster; by default the one of this machine, started for this run if there is
-    none. InputError if it cannot be used for this model.
+    A part whose worker or machine dies is measured again. The cluster is that at RAY_ADDRESS, or of
+    this machine, started for this run if there is none. InputError if it cannot be used.
     """
     if len(places := devices(model)) > 1:
         raise InputError(
             f"A model on {', '.join(map(str, places))} cannot be sent to a Ray cluster. Load it on "
             "one device, or leave out --engine ray (engine='ray')."
         )
-    known_address = address not in (None, "auto", "local")
-    for name, value in {**_NO_REPORT, **(_ONE_ATTEMPT if known_address else {})}.items():
+    address = os.environ.get("RAY_ADDRESS")
+    for name, value in {**_NO_REPORT, **(_ONE_ATTEMPT if address else {})}.items():
         os.environ.setdefault(name, value)  # Ray reads some of them when it is imported
     require("Ray", "survey", "A survey on many machines needs")
     import ray
@@ -416,16 +413,11 @@ def ray_cluster(address: str | None, model: torch.nn.Module) -> Iterator[Measure
     started_here, sigterm = not ray.is_initialized(), signal.getsignal(signal.SIGTERM)
     if started_here:
         try:
-            if known_address:
-                host, _, port = str(address).removeprefix("ray://").rpartition(":")
-                if not (host and port.isdigit()):
-                    raise ValueError("the address is not HOST:PORT")
-                socket.create_connection((host, int(port)), timeout=5).close()
-            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"No Ray cluster answers at {address}: {first_line(error)}. Check --address, and "
-                "that the cluster is up."
+                f"No Ray cluster answers at {address or 'this machine'}: {first_line(error)}. "
+                "Check RAY_ADDRESS, and that the cluster is up."
             ) from None
         finally:  # ray.init replaces the handler
             if threading.current_thread() is threading.main_thread():

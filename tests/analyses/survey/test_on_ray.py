@@ -76,6 +76,7 @@ def deaths(cluster, done):
 
 
 def test_every_sentence_occurs_once_if_processes_die(cluster, model, tmp_path, monkeypatch, once):
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     monkeypatch.setattr("attnviz.analyses.survey.corpus.PART", SENTENCES // PARTS)
     texts, local, out = sentences(2000)[:SENTENCES], tmp_path / "local", tmp_path / "deaths"
     attnviz.survey(texts, model=model, out=local)
@@ -86,7 +87,7 @@ def test_every_sentence_occurs_once_if_processes_die(cluster, model, tmp_path, m
 
     with ThreadPoolExecutor(1) as pool, listening(hear):
         died = pool.submit(deaths, cluster, done)
-        attnviz.survey(texts, model=model, out=out, engine="ray", address=cluster.address)
+        attnviz.survey(texts, model=model, out=out, engine="ray")
     assert died.result() is None
     assert table(out).to_pandas().equals(table(local).to_pandas())
 
@@ -134,6 +135,6 @@ def test_a_model_on_several_devices_is_refused():
         model[1].to("cuda")
         with (
             pytest.raises(InputError, match="A model on cpu, cuda:0 cannot be sent"),
-            ray_cluster(None, model),
+            ray_cluster(model),
         ):
             pass
