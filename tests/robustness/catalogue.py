@@ -492,7 +492,7 @@ COMMANDS = {
     "senses of a long sentence of wide letters": typed(
         f"senses bank --sense a='bank {'ы' * 150}' --sense b='a bank'",
         2,
-        "fewer than two different",
+        "tells fewer than two sentences of",
     ),
     "senses of a file in a sealed folder": typed(
         "senses bank --sense a=sealed/x.txt", 2, "Permission denied", within="no root"
@@ -501,7 +501,9 @@ COMMANDS = {
         "heatmap --image sealed/x.png", 2, "Permission denied", within="no root"
     ),
     "senses with one sentence in both": typed(
-        "senses bank --sense a='the bank' --sense b='the bank'", 2, "is listed under 'a' and 'b'"
+        "senses bank --sense a='the bank' --sense b='the bank'",
+        2,
+        "reads the same tokens in 'the bank'",
     ),
     "shift of half a pair": typed(
         "shift bank 'the bank of {mud|cash' -m tiny -o x.json", leaves="x.json"

@@ -73,7 +73,7 @@ def bundled() -> dict[str, dict[str, list[str]]]:
 
 
 def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) -> list[Sentence]:
-    """Return the sentences of every sense, each once, with the spans of the word; see `senses`."""
+    """Return the sentences of every sense, with the spans of the word; see `senses`."""
     word = expect_words(word, "The word").strip()
     if senses is None:
         if word.casefold() not in bundled():
@@ -92,26 +92,16 @@ def read_sentences(word: str, senses: Mapping[str, str | Sequence[str]] | None) 
             f"At least two senses of {word!r} are needed, not {len(senses)}. Add another one: "
             "--sentences NAME=SENTENCE, an entry of sentences=, or a line NAME: SENTENCE on a page."
         )
-    sentences: dict[str, Sentence] = {}
+    sentences: list[Sentence] = []
     for sense, texts in senses.items():
         for number, text in enumerate(_texts(sense, texts), start=1):
-            shown = repr(text if len(text) <= 60 else text[:59] + "…")
-            if text in sentences and sentences[text].sense != sense:
-                raise InputError(
-                    f"{shown} is listed under {sentences[text].sense!r} and {sense!r}. Remove one."
-                )
             if not (places := find_word(word, text)):
+                shown = repr(text if len(text) <= 60 else text[:59] + "…")
                 hint = did_you_mean(word, regex.findall(r"[\w'’]+", text))
                 hint = hint or "Write it, or leave the sentence out."
                 raise InputError(f"{word!r} is not in {shown} ({sense} {number}). {hint}")
-            sentences[text] = Sentence(text, sense, places)
-    for sense in senses:
-        if sum(sentence.sense == sense for sentence in sentences.values()) < 2:
-            raise InputError(
-                f"The sense {sense!r} has fewer than two different sentences, but each is "
-                "classified by the others. Add some."
-            )
-    return list(sentences.values())
+            sentences.append(Sentence(text, sense, places))
+    return sentences
 
 
 def _texts(sense: str, texts: str | Sequence[str]) -> list[str]:

@@ -194,13 +194,6 @@ class SensesResult(Result):
         return max(self.counts.values()) / self.counts.total()
 
     @property
-    def as_good(self) -> tuple[int, ...]:
-        """The later states with the same accuracy as the best."""
-        best = self.scores[self.best].accuracy
-        later = range(self.best + 1, len(self.scores))
-        return tuple(state for state in later if self.scores[state].accuracy >= best - _TIE)
-
-    @property
     def separated(self) -> tuple[bool, ...]:
         """Whether each state separates the senses: p ≤ 0.01, and its interval is above guessing."""
         return tuple(s.p_value <= 0.01 and s.low > self.chance for s in self.scores)
@@ -391,7 +384,7 @@ class SensesResult(Result):
             return {**asdict(score), "recalls": recalls, "macro_recall": score.macro_recall}
 
         return {
-            **described(self, "word senses chance headline best as_good since splits_since"),
+            **described(self, "word senses chance headline best since splits_since"),
             **described(self, "alike p_best shuffles raw attention_layer"),
             "states": [
                 {

@@ -200,7 +200,7 @@ MONEY = ["The bank lent money.", "She owns a bank."]
         ({"river": RIVER}, "At least two senses of 'bank' are needed, not 1"),
         (
             {"river": RIVER, "money": MONEY[:1]},
-            "The sense 'money' has fewer than two different sentences",
+            "tells fewer than two sentences of 'money' from the others",
         ),
         ({}, "are needed, not 0. Add another one: --sentences"),
         ({"river": RIVER, "money": []}, "The sense 'money' has no sentences"),
