@@ -125,7 +125,7 @@ def check(
         tolerances=torch.cat([torch.full_like(p.differences, p.tolerance) for p in pairs]),
         agree=torch.cat([pair.agree for pair in pairs]),
         first=None if differing is None else _first_mismatch(differing),
-        hints=() if differing is None else tuple(_hints(differing, pairs, result)),
+        hints=() if differing is None else tuple(_hints(differing, result)),
         notes=how,
         agreement=result.checked_agreement,
         provenance=result.provenance,
@@ -227,7 +227,7 @@ def _first_mismatch(pair: _Pair) -> Mismatch:
 # --- what explains a difference: each is tried, and said only if the numbers then agree
 
 
-def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> list[str]:
+def _hints(pair: _Pair, result: AttentionResult) -> list[str]:
     """Return what makes the heads of a layer agree that differ."""
     failed = pair.agree.logical_not().nonzero().flatten().tolist()
     theirs, ours = pair.theirs[failed], pair.ours[failed]
@@ -235,17 +235,10 @@ def _hints(pair: _Pair, pairs: list[_Pair], result: AttentionResult) -> list[str
         return ["some weights are not numbers (NaN or infinite)"]
     if (order := _order(pair, failed)) is not None:
         return [order]
-    for layer in result.layers:
-        other = result.record(layer)
-        if layer != pair.record.layer and other.heads == pair.record.heads:
-            weights = other.weights(dtype=torch.float64).cpu()
-            if weights.shape == pair.theirs.shape and pair.matches(pair.theirs, weights):
-                given = next((one for one in pairs if one.record.layer == layer), None)
-                if given is not None and given.matches(given.theirs, pair.ours):
-                    return [f"layers {pair.record.layer} and {layer} are swapped"]
-                return [
-                    f"these are the weights of layer {layer}, given as layer {pair.record.layer}"
-                ]
+    for layer in [one for one in result.layers if one != pair.record.layer]:
+        weights = result.record(layer).weights(dtype=torch.float64).cpu()
+        if weights.shape == pair.theirs.shape and pair.matches(pair.theirs, weights):
+            return [f"these are the weights of layer {layer}, given as layer {pair.record.layer}"]
     if pair.matches(theirs.masked_fill(ours == 0, -torch.inf).softmax(-1), ours):
         return ["these are scores before softmax, not weights"]
     if ours.shape[1] == ours.shape[2] and pair.matches(theirs.mT, ours):

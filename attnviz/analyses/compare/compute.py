@@ -150,15 +150,11 @@ def compare(
 
 
 def _short_names(provenances: Sequence[Provenance]) -> tuple[str, ...]:
-    """Return the shortest names that tell the models apart: of folders, paths, weights, places."""
+    """Return the last parts of the names of models, or these with a number if they are alike."""
     names = [provenance.model for provenance in provenances]
-    for candidates in (
-        [name.rstrip("/\\").replace("\\", "/").rpartition("/")[2] for name in names],
-        names,
-        [f"{one.model} ({one.weights_sha256[:6]})" for one in provenances],
-    ):
-        if len(set(candidates)) == len(names) and all(candidates):
-            return tuple(candidates)
+    short = [name.rstrip("/\\").replace("\\", "/").rpartition("/")[2] for name in names]
+    if all(short) and len(set(short)) == len(short):
+        return tuple(short)
     return tuple(f"{number}. {name}" for number, name in enumerate(names, start=1))
 
 

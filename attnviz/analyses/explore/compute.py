@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from glob import glob
-from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 import numpy as np
@@ -24,7 +22,6 @@ from attnviz.analyses.explore.result import (
 )
 from attnviz.analyses.survey.compute import survey_corpus
 from attnviz.analyses.survey.corpus import (
-    OR_SAMPLE,
     Corpus,
     CorpusText,
     MediaCorpus,
@@ -120,8 +117,6 @@ def explore(
     source = given.source
     if isinstance(source, str) and source == "-":
         raise InputError("The corpus is read twice, so it has to be a file. Save it first.")
-    if isinstance(source, str | Path) and not glob(str(source)):  # noqa: PTH207
-        raise InputError(f"There is no file or folder {source}. Name another one, {OR_SAMPLE}.")
     check_corpus(source, column, media=True)
     if isinstance(source, Iterator):  # it is read again
         given = replace(given, source=list(source))

@@ -25,10 +25,8 @@ from attnviz.inputs.text import (
     Encoded,
     max_tokens,
     spelled,
-    tokenize,
     tokenize_together,
     tokenizer_of,
-    translate,
 )
 from attnviz.inputs.tokens import Chat, TextSource, TokenIds, parse_text
 from attnviz.io import is_file, translated
@@ -201,21 +199,20 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
     if not isinstance(source, str | Path) or ending(source) not in SUFFIXES[1:]:
         why = f"only {', '.join(SUFFIXES[1:])} have columns. Leave it out."
         refuse_given(why, column=column != "text")
-    if not isinstance(source, str | Path) or str(source) == "-" or (media and is_of_media(source)):
+    if not isinstance(source, str | Path) or str(source) == "-":
         return
-    if ending(path := Path(source)) not in SUFFIXES:
-        raise InputError(
-            f"{path.name!r:.60} is not a corpus: its name must end in {', '.join(SUFFIXES)}, or be "
-            "- for standard input. Rename it, or pass a list of texts."
-        )
-    if not is_file(path):
+    if not (is_file(source) or glob.glob(str(source))):  # noqa: PTH207
         other = f", {OR_SAMPLE}" if media else ""
-        raise InputError(f"There is no file {path}. Check the name of the corpus{other}.")
+        raise InputError(f"There is no file or folder {source}. Check its name{other}.")
+    if ending(source) not in SUFFIXES and not (media and is_of_media(source)):
+        raise InputError(
+            f"{Path(source).name!r:.60} is not a corpus: its name must end in "
+            f"{', '.join(SUFFIXES)}, or be - for standard input. Or pass a list of texts."
+        )
 
 
 def _rows(source: Corpus, column: str) -> Iterator[Row | TokenIds | Chat]:
     """Yield the text of each row, also an empty one, or ids or messages, or its error."""
-    check_corpus(source)
     if not isinstance(source, str | Path):
         several = parse_text(source, "The corpus", prompted=False)
         for number, item in enumerate(source if several is None else several, start=1):
@@ -390,17 +387,16 @@ class TextCorpus:
 
     def _encode(self, text: CorpusText, one: Encoded | None) -> CorpusText:
         """Return a text with its tokens, if known; raise InputError if the model cannot read it."""
-        checkpoint, cuts = self.model.checkpoint, self.truncate
-        if text.source is None:
-            if one is None:
-                with translate(checkpoint):
-                    one = tokenize(checkpoint, text.text, text.pair, self._longest, truncate=cuts)
+        if one is not None:
             return replace(text, encoding=one.fields, cut=one.cut_from is not None)
-        batch = encode(checkpoint, inputs_of([text]), truncate=cuts)
+        batch = encode(self.model.checkpoint, inputs_of([text]), truncate=self.truncate)
         encoding = {name: tensor[0].tolist() for name, tensor in batch.inputs.items()}
         encoding["special_tokens_mask"] = list(map(int, batch.axes["text"][0].special))
-        words, cut = spelled(checkpoint, text.source)[0], batch.details[0].cut_from is not None
-        return replace(text, text=words, pair=None, encoding=encoding, cut=cut)
+        words = text.text
+        if text.source is not None:
+            words = spelled(self.model.checkpoint, text.source)[0]
+        cut = batch.details[0].cut_from is not None
+        return replace(text, text=words, encoding=encoding, cut=cut)
 
     @cached_property
     def _longest(self) -> int | None:
@@ -538,8 +534,6 @@ class MediaCorpus:
         if path.is_dir() or glob.has_magic(str(source)):
             names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
             files = sorted(name for name in names if ending(name) in endings)
-        elif not path.is_file():
-            raise InputError(f"There is no folder or file {path}. Check the name of the corpus.")
         elif ending(path) == ".txt":
             lines = map(str.strip, path.read_text("utf-8", errors="replace").splitlines())
             files = [path.parent / name for name in lines if name]

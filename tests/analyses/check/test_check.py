@@ -184,9 +184,9 @@ def test_faults_of_the_scores(read):
 def test_layers_in_another_order(read):
     _, result, attentions = read
     swapped = [attentions[1], attentions[0], *attentions[2:]]
-    assert attnviz.check(swapped, result).hints == ("layers 0 and 1 are swapped",)
-    named = attnviz.check({0: attentions[1]}, result)
-    assert named.hints == ("these are the weights of layer 1, given as layer 0",)
+    for given in (swapped, {0: attentions[1]}):
+        hints = attnviz.check(given, result).hints
+        assert hints == ("these are the weights of layer 1, given as layer 0",)
 
 
 def test_a_fault_that_nothing_explains_has_no_hint(read):
