@@ -9,6 +9,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -482,25 +483,15 @@ def _of_layer(weights: Any) -> Tensor:
 
 def _tensor(values: Any) -> Tensor:
     """Return numbers of any library as a tensor of its own, of floats, on the CPU."""
-    if isinstance(values, Tensor):
-        tensor = values.detach()
-        if tensor.is_meta or tensor.is_quantized or tensor.layout != torch.strided:
-            raise InputError(
-                "Weights are a dense tensor, not a sparse or quantized one, or one without numbers "
-                "(meta). Convert it with to_dense() or dequantize()."
-            )
-    else:
-        try:
-            array = np.array(values)
-            if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-                array = array.astype(float)
-            tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
-        except (TypeError, ValueError, RuntimeError):
-            tensor = torch.empty(0, dtype=torch.complex64)
-    if tensor.is_complex():
+    tensor = values.detach() if isinstance(values, Tensor) else None
+    if tensor is None:
+        with suppress(TypeError, ValueError, RuntimeError):
+            tensor = torch.from_numpy(np.array(values))
+    odd = tensor is None or tensor.is_complex() or tensor.is_meta or tensor.is_quantized
+    if tensor is None or odd or tensor.layout != torch.strided:
         raise InputError(
-            f"Weights are an array of numbers, not {type(values).__name__}: {values!r:.40}. Its "
-            f"shape is {_SHAPES}."
+            f"Weights are an array of numbers, not {type(values).__name__}: {values!r:.40}. Give a "
+            f"dense one (float32), of shape {_SHAPES}."
         )
     dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
     return tensor.to("cpu", dtype, copy=True)
