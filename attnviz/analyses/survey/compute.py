@@ -183,7 +183,8 @@ def survey(
 def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
     """Return a result with one stack; by default its softmax attention, if it has any."""
     only_linear = all(record.signed for record in result.records)
-    return result.stack(stack) if stack or only_linear else result.without_linear("")
+    whole = stack is None and not only_linear
+    return result.without_linear("") if whole else result.stack(stack)
 
 
 def survey_corpus(

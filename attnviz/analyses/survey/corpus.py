@@ -83,16 +83,17 @@ class CorpusText:
 class CorpusChanges:
     """How the texts that are read differ from those of the corpus."""
 
+    skip_bad: bool = False  # whether texts that cannot be read are left out, and no error
+    noun: Kind = "text"  # what one is called
     left_out: list[int] = field(default_factory=list)  # that cannot be read, counted from 1
     first_error: str = ""  # why the first cannot
     cut: int = 0  # how many were cut
     cut_to: int = 0  # tokens at most
-    noun: str = "text"  # what one is called
 
-    def leave_out(self, number: int, why: str, error: InputError | None) -> None:
-        """Add a text that cannot be read; raise the error unless it is None."""
-        if error is not None:
-            raise error from None
+    def leave_out(self, number: int, why: str) -> None:
+        """Leave out a text that cannot be read; InputError with `why` unless `skip_bad`."""
+        if not self.skip_bad:
+            raise InputError(f"{why} Or leave such {NOUNS[self.noun]} out (--skip-bad).") from None
         self.left_out.append(number)
         self.first_error = self.first_error or why
 
@@ -350,7 +351,7 @@ class TextCorpus:
     kind: ClassVar[Kind] = "text"
 
     def __iter__(self) -> Iterator[CorpusText]:
-        self.changes = CorpusChanges()
+        self.changes = CorpusChanges(self.skip_bad)
         return map(self.mark, self.tokenized(self.texts()))
 
     def texts(self) -> Iterator[CorpusText]:
@@ -358,8 +359,7 @@ class TextCorpus:
         for number, text in enumerate(_rows(self.source, self.column)):
             second = None if self.pairs is None else self.pairs[number]
             if isinstance(text, InputError):
-                error = InputError(f"{text} Fix it, or leave such lines out with --skip-bad.")
-                self.changes.leave_out(number + 1, str(text), None if self.skip_bad else error)
+                self.changes.leave_out(number + 1, str(text))
             elif not isinstance(text, str):
                 yield CorpusText(number, "", second, text)
             elif text.strip():
@@ -377,9 +377,7 @@ class TextCorpus:
                 try:
                     read = self._encode(text, encoded.get(text.number))
                 except InputError as error:
-                    why = f"text {text.number + 1}: {error}"
-                    error = InputError(f"In {why} Or leave such texts out (--skip-bad).")
-                    changes.leave_out(text.number + 1, why, None if self.skip_bad else error)
+                    changes.leave_out(text.number + 1, f"text {text.number + 1}: {error}")
                     continue
                 if read.cut:
                     changes.cut, changes.cut_to = changes.cut + 1, max(changes.cut_to, len(read))
@@ -522,7 +520,7 @@ class MediaCorpus:
     def __post_init__(self) -> None:
         why = f"{self.model.name} reads {NOUNS[self.kind]}. Leave it out."
         refuse_given(why, truncate=self.truncate and self.kind == "image")
-        self.changes = CorpusChanges(noun=self.kind)
+        self.changes = CorpusChanges(self.skip_bad, self.kind)
 
     @cached_property
     def sources(self) -> list[Any]:
@@ -554,7 +552,7 @@ class MediaCorpus:
 
     def parts(self) -> Iterator[list[Medium]]:
         """Yield the media, each alone."""
-        self.changes = CorpusChanges(noun=self.kind)
+        self.changes = CorpusChanges(self.skip_bad, self.kind)
         return ([medium] for medium in self.some(range(self.rows)))
 
     def some(self, numbers: Iterable[int]) -> Iterator[Medium]:
@@ -563,9 +561,7 @@ class MediaCorpus:
             try:
                 yield self._read(number)
             except InputError as error:
-                why = f"{self.kind} {number + 1}: {error}"
-                error = InputError(f"{why} Or leave such files out (--skip-bad).")
-                self.changes.leave_out(number + 1, why, None if self.skip_bad else error)
+                self.changes.leave_out(number + 1, f"{self.kind} {number + 1}: {error}")
 
     def _read(self, number: int) -> Medium:
         checkpoint, source = self.model.checkpoint, self.sources[number]
