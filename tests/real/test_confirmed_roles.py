@@ -22,8 +22,9 @@ def test_four_roles_are_confirmed(smollm2):
 
 
 def test_the_heads_that_read_the_subject_are_confirmed_and_name_movers_are_not(smollm2):
-    result = attnviz.survey(probe="retrieval,ioi,inhibition", model=smollm2)
-    retrieval, mover, inhibition = result.confirmations
+    (retrieval,) = attnviz.survey(probe="retrieval", model=smollm2).confirmations
+    result = attnviz.survey(probe="ioi,inhibition", model=smollm2)
+    mover, inhibition = result.confirmations
     assert retrieval.confirmed
     assert {(18, 6), (22, 7)} <= set(retrieval.heads)
     assert retrieval.accuracy_without < min(retrieval.random_accuracies)

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 
 from attnviz.agreement import PRECISIONS, bounded_check, dtypes
@@ -38,11 +37,11 @@ from attnviz.heads import STATISTICS_OF, statistics_for
 from attnviz.io import atomic, check_folder, check_output, translated
 from attnviz.io.export import save_result
 from attnviz.pipeline.attend import Loadable, Model, Source
-from attnviz.results import AgreementReport, AnalysisCheck, AttentionResult
+from attnviz.results import AgreementReport, AttentionResult
 from attnviz.results.agreement_report import LINEAR
 from attnviz.results.arguments import checked_scalars
 from attnviz.results.text import counted
-from attnviz.runtime import say, track
+from attnviz.runtime import say
 
 _BASELINES = "even", "shuffled", "p_even", "p_shuffled"
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
@@ -90,7 +89,7 @@ def survey(
 
         The role that a probe names is then confirmed by ablation: the model must do worse what the
         role claims without these heads than without any of twenty random sets of as many heads in
-        the same layers. The statistic of a role is measured on the texts of its probe only.
+        the same layers. Probes of one survey have the same texts.
     model : Model or what `load` takes, optional
         A model that reads texts, images or sounds; by default the bundled one.
     out : path, optional
@@ -166,18 +165,17 @@ def survey(
     corpus = given.read_by(
         model, media=True, skip_bad=skip_bad, positions=probe is None, **of_texts
     )
-    groups: list[ProbeGroup] = []
+    group: ProbeGroup | None = None
     if isinstance(corpus, MediaCorpus):
         why = f"{corpus.model.name} reads {NOUNS[corpus.kind]}, and it is for texts. Leave it out, "
         why += "or run attnviz explore."
         refuse_given(why, probe=probe, out=out, engine=engine != "local", stack=stack)
     elif probes:
         model = Model(corpus.model.checkpoint.reading("parse"))  # texts of probes may have masks
-        groups = ProbeGroup.of(probes, model, seed)
-        made = [text for group in groups for text in group.texts]
-        mark = partial(mark_answers, model, made)
-        corpus = replace(corpus, model=model, source=[one.text for one in made], mark=mark)
-    return survey_corpus(corpus, seed, groups, out, force, engine)[0]
+        group = ProbeGroup(probes, probes[0].make(model, seed))
+        mark = partial(mark_answers, model, group.texts)
+        corpus = replace(corpus, model=model, source=[one.text for one in group.texts], mark=mark)
+    return survey_corpus(corpus, seed, group, out, force, engine)[0]
 
 
 def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
@@ -190,7 +188,7 @@ def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
 def survey_corpus(
     corpus: TextCorpus | MediaCorpus,
     seed: int,
-    groups: Sequence[ProbeGroup] = (),
+    group: ProbeGroup | None = None,
     out: str | os.PathLike[str] | None = None,
     force: bool = False,
     engine: Engine = "local",
@@ -200,17 +198,17 @@ def survey_corpus(
     sample, results, in_parts = corpus.open()
     records = results[0].records
     kind = "linear" if records[0].signed else corpus.kind
-    if kind == "linear" and groups:
+    if kind == "linear" and group:
         raise InputError(
             "Probes confirm roles by ablation of softmax attention, but this is linear attention. "
             "Give texts in place of the probe."
         )
-    only_on = {one.role: group.numbers for group in groups for one in group.probes}
-    statistics = statistics_for(only_on) if kind == "text" else STATISTICS_OF[kind]
+    claimed = [one.role for one in group.probes] if group else ()
+    statistics = statistics_for(claimed) if kind == "text" else STATISTICS_OF[kind]
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
     if on_ray:  # each worker has a copy of the model for itself
         checkpoint = replace(checkpoint, module=checkpoint.as_loaded, loaded=None)
-    options = seed, statistics, only_on, bool(corpus.separate)
+    options = seed, statistics, bool(corpus.separate)
     measured_by = HeadStatistics if corpus.kind == "text" else MediaHeads
     heads = measured_by(checkpoint, records, *options)
     if kind == "linear" and len(heads.heads) > _MOST_HEADS:
@@ -243,28 +241,11 @@ def survey_corpus(
         totals = aggregate(
             of_parts, len(heads.heads), seed=seed, statistics=statistics, device=device
         )
-        result = _result(totals, heads, results, corpus, groups)
+        result = _result(totals, heads, results, corpus, group)
         if out is not None:
             for name in _SUMMARIES:
                 save_result(result, Path(out, name), force=force)
     return result, heads, sample, results
-
-
-def _confirmed(
-    model: Model, groups: Sequence[ProbeGroup], totals: CorpusStatistics, heads: HeadStatistics
-) -> tuple[list[Confirmation], list[AnalysisCheck]]:
-    confirmations: list[Confirmation] = []
-    checks: list[AnalysisCheck] = []
-    for group in track(groups, "confirming roles"):
-        # The texts of other probes do not count.
-        others = {one.role for other in groups if other is not group for one in other.probes}
-        left_out = [one.role in others for one in heads.statistics]
-        excess = np.where(left_out, np.nan, totals.excess)
-        roles = assign_roles(excess, totals.p_held_out, heads.statistics)
-        confirmed, check = confirm(model, group, heads.heads, roles, heads.seed)
-        confirmations += confirmed
-        checks += [] if check is None else [check]
-    return confirmations, checks
 
 
 def _result(
@@ -272,19 +253,22 @@ def _result(
     heads: HeadStatistics,
     sample: Sequence[AttentionResult],
     corpus: TextCorpus | MediaCorpus,
-    groups: Sequence[ProbeGroup],
+    group: ProbeGroup | None,
 ) -> SurveyResult:
     notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
     notes = (*_notes_on_layers(sample[0]), *filter(None, [corpus.separate]), *notes)
     verified = AgreementReport.joined(result.agreement for result in sample)
-    confirmations, checks = _confirmed(corpus.model, groups, totals, heads)
-    verified = replace(verified, analysis=(*verified.analysis, *checks))
+    roles = assign_roles(totals.excess, totals.p_held_out, heads.statistics)
+    confirmations: tuple[Confirmation, ...] = ()
+    if group is not None:
+        confirmations, check = confirm(corpus.model, group, heads.heads, roles, heads.seed)
+        verified = replace(verified, analysis=(*verified.analysis, *filter(None, [check])))
     return SurveyResult(
         heads=heads.heads,
         statistics=heads.names,
         **{name: torch.from_numpy(number) for name, number in vars(totals.value).items()},
         **{name: torch.from_numpy(getattr(totals, name)) for name in _BASELINES},
-        roles=tuple(assign_roles(totals.excess, totals.p_held_out, heads.statistics)),
+        roles=tuple(roles),
         sampled=len(sample),
         compared=totals.compared,
         texts=totals.texts,
@@ -293,7 +277,7 @@ def _result(
         agreement=_add_statistics(verified, heads, totals),
         provenance=sample[0].provenance,
         left_out=tuple(corpus.changes.left_out),
-        confirmations=tuple(confirmations),
+        confirmations=confirmations,
         kind=corpus.kind,
     )
 

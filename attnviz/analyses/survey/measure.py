@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -142,8 +142,6 @@ class HeadStatistics:
     records: Sequence[AttentionRecord]  # the attentions of any one text
     seed: int = 0  # of the shuffles
     statistics: Sequence[Statistic] = STATISTICS
-    # The numbers of the texts on which the statistic of a role is measured; else on all.
-    only_on: Mapping[str, range] = field(default_factory=dict)
     separate: bool = False  # whether the model joins or pools texts, so that each runs alone
 
     @cached_property
@@ -172,10 +170,6 @@ class HeadStatistics:
         value, shuffled, even, keys = (torch.cat(batch)[positions] for batch in statistics)
         if self.separate:
             shuffled = torch.cat([self._measure_batch([self._shuffle(one)])[0] for one in texts])
-        for column, statistic in enumerate(self.statistics):
-            if (numbers := self.only_on.get(statistic.role)) is not None:
-                rows = [row for row, text in enumerate(texts) if text.number not in numbers]
-                value[rows, :, column] = torch.nan
         return TextStatistics(
             numbers=tuple(text.number for text in texts),
             tokens=tuple(lengths),

@@ -68,21 +68,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeGroup:
-    """Probes with the same texts, and the numbers of these among the texts of all groups."""
+    """Probes, and the texts that they share."""
 
     probes: Sequence[Probe]
     texts: Sequence[ProbeText]
-    numbers: range
-
-    @classmethod
-    def of(cls, probes: Sequence[Probe], model: Model, seed: int) -> list[ProbeGroup]:
-        """Return the texts of probes, once for those that have the same."""
-        groups: list[ProbeGroup] = []
-        for make in dict.fromkeys(one.make for one in probes):
-            texts, start = make(model, seed), groups[-1].numbers.stop if groups else 0
-            same = [one for one in probes if one.make is make]
-            groups.append(cls(same, texts, range(start, start + len(texts))))
-        return groups
 
 
 PROBES: dict[str, Probe] = {}
@@ -101,10 +90,13 @@ def probe(
 
 
 def find_probes(names: str | Sequence[str]) -> list[Probe]:
-    """Return probes by name; raise InputError for an unknown one."""
+    """Return probes by name; raise InputError for an unknown one, or for two of different texts."""
     listed = names.replace(",", " ").split() if isinstance(names, str) else [*map(str, names)]
     expect_names(listed or [""], PROBES, "a probe")
-    return [PROBES[name] for name in dict.fromkeys(listed)]
+    found = [PROBES[name] for name in dict.fromkeys(listed)]
+    if len({one.make for one in found}) > 1:
+        raise InputError("These probes have different texts. Survey one after the other.")
+    return found
 
 
 def some_words(model: Model, fewest: int, but: Collection[str] = ()) -> list[str]:

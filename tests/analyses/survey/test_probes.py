@@ -44,6 +44,12 @@ def tokenizer(words=NAMES, unknown="ba"):
     return PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token=words[0])
 
 
+def group_of(names, model, seed=0):
+    """Return probes with their texts."""
+    found = find_probes(names)
+    return ProbeGroup(found, found[0].make(model, seed))
+
+
 def gpt2(seed, width=WIDTH, heads=HEADS, words=WORDS, length=LENGTH):
     """Return a random GPT-2 of two layers, and a head that predicts words."""
     torch.manual_seed(seed)
@@ -127,14 +133,14 @@ def test_no_head_of_a_random_model_is_confirmed(seed):
     assert not any(one.confirmed for one in result.confirmations)
     # Nor is any other head, whatever its name.
     roles = ["induction" if str(head) == f"1.{seed}" else "" for head in result.heads]
-    (group,) = ProbeGroup.of(find_probes("induction"), model, seed)
+    group = group_of("induction", model, seed)
     (named,), _ = confirm(model, group, result.heads, roles, seed)
     assert len(named.random_accuracies) == 20
     assert not named.confirmed
 
 
 def test_a_wrong_name_is_not_confirmed(planted, surveyed):
-    (group,) = ProbeGroup.of(find_probes("induction,previous"), planted, 0)
+    group = group_of("induction,previous", planted)
     idle = {"0.2": "previous token", "1.1": "induction"}
     roles = [idle.get(str(head), "") for head in surveyed.heads]
     confirmations, check = confirm(planted, group, surveyed.heads, roles)
@@ -176,7 +182,7 @@ def test_a_role_is_not_confirmed_where_nothing_is_lost_or_nothing_is_done(survey
 
 def test_too_few_other_heads_confirm_nothing():
     model = attnviz.load(gpt2(0, width=88, heads=4), tokenizer=tokenizer())
-    (group,) = ProbeGroup.of(find_probes("sink"), model, 0)
+    group = group_of("sink", model)
     heads = attnviz.survey(probe="sink", model=model).heads
     roles = ["rests on the first token", *[""] * 7]
     (confirmation,), check = confirm(model, group, heads, roles)
@@ -198,6 +204,7 @@ def test_a_model_that_predicts_no_tokens_confirms_nothing(model):
 def test_probes_are_found_by_name_and_stand_alone():
     for arguments, options, message in (
         ((), {"probe": "inducton"}, "Did you mean"),
+        ((), {"probe": "sink,ioi"}, "These probes have different texts"),
         ((["a text"],), {"probe": "sink"}, "Give one of these: texts"),
         ((), {}, "Give one of these: texts"),
     ):
@@ -285,9 +292,10 @@ def test_no_head_of_a_random_model_retrieves_or_moves_names():
     model = attnviz.load(
         gpt2(1, 88, 22, len(VOCABULARY), LONGEST), tokenizer=tokenizer(VOCABULARY, "?")
     )
-    result = attnviz.survey(probe="retrieval,ioi,inhibition", model=model)
-    assert not {"retrieval", "name mover", "subject inhibition"} & set(result.roles)
-    assert not any(one.confirmed for one in result.confirmations)
+    for probe in ("retrieval", "ioi,inhibition"):
+        result = attnviz.survey(probe=probe, model=model)
+        assert not {"retrieval", "name mover", "subject inhibition"} & set(result.roles)
+        assert not any(one.confirmed for one in result.confirmations)
 
 
 def test_masked_words_are_the_answers_of_an_encoder(model):
