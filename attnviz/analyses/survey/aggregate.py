@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,33 +29,7 @@ _TIE = 1e-9  # statistics that differ by less are tied
 Floats = NDArray[np.float64]
 _ROLE_P_VALUE = 0.01
 # The fewest texts on which 2 of all 2^n flips, the texts themselves and their opposite, reach it.
-_MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
-
-
-@dataclass(frozen=True, eq=False)
-class CorpusStatistics:
-    """The statistics of K heads over a corpus, of which each has S."""
-
-    value: Estimates  # (K, S)
-    even: Floats  # the means with even weights, (K, S)
-    shuffled: Floats  # the means with shuffled tokens, (K, S)
-    p_even: Floats  # of differences from shuffled keys, whose mean is that of even weights, (K, S)
-    p_shuffled: Floats  # of the differences from shuffled tokens, (K, S)
-    excess: Floats  # the mean difference from even weights on half of the texts, (K, S)
-    p_held_out: Floats  # as p_even, on the other half, (K, S); 1 if the mean is not positive
-    held_out: int  # the number of texts of the other half
-    texts: int
-    tokens: int
-    compared: int  # the number of texts compared with the model's own weights
-    differences: Floats  # the largest of each head on these, (K,)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """A note if the texts are too few for any role."""
-        if self.held_out >= _MIN_HELD_OUT:
-            return ()
-        fewest = max(2 * _MIN_HELD_OUT, self.texts + 1)
-        return (f"too few texts to name heads: {self.texts}, at least {fewest}",)
+MIN_HELD_OUT = 1 + math.floor(1 - math.log2(_ROLE_P_VALUE))
 
 
 def aggregate(
@@ -64,8 +39,12 @@ def aggregate(
     seed: int = 0,
     statistics: Sequence[Statistic] = STATISTICS,
     device: torch.device | str = "cpu",
-) -> CorpusStatistics:
-    """Sum up the parts of a survey on a device, in their order; `seed` of flips and of halves."""
+) -> tuple[dict[str, Any], Floats, int]:
+    """Sum up the parts of a survey on a device, in their order; `seed` of flips and of halves.
+
+    Returns fields of a `SurveyResult`, the largest difference of each head from the statistics of
+    the model's own weights, (K,), and how many texts confirm roles: the other half.
+    """
     shape = heads, len(statistics)
     value, *means = (Moments(*shape, device=device) for _ in range(5))
     above_shuffled, above_even, other_half = (SignFlips(*shape, device=device) for _ in range(3))
@@ -103,20 +82,17 @@ def aggregate(
         release_unused()
     say("estimating")
     even_mean, shuffled_mean, excess, held_out_mean = (one.estimates().mean for one in means)
-    return CorpusStatistics(
-        value=bounded(value.estimates(), statistics),
-        even=even_mean,
-        shuffled=shuffled_mean,
-        p_even=above_even.p_values(),
-        p_shuffled=above_shuffled.p_values(),
-        excess=excess,
-        p_held_out=np.where(held_out_mean > 0, other_half.p_values(), 1.0),
-        held_out=held_out,
-        texts=texts,
-        tokens=tokens,
-        compared=compared,
-        differences=differences,
-    )
+    numbers = vars(bounded(value.estimates(), statistics)) | {
+        "even": even_mean,
+        "shuffled": shuffled_mean,
+        "p_even": above_even.p_values(),
+        "p_shuffled": above_shuffled.p_values(),
+    }
+    p_held_out = np.where(held_out_mean > 0, other_half.p_values(), 1.0)
+    fields: dict[str, Any] = {name: torch.from_numpy(one) for name, one in numbers.items()}
+    fields["roles"] = assign_roles(excess, p_held_out, statistics)
+    fields |= {"texts": texts, "tokens": tokens, "compared": compared}
+    return fields, differences, held_out
 
 
 def bounded(estimates: Estimates, statistics: Sequence[Statistic] = STATISTICS) -> Estimates:
@@ -128,14 +104,15 @@ def bounded(estimates: Estimates, statistics: Sequence[Statistic] = STATISTICS) 
 
 def assign_roles(
     excess: Floats, p_held_out: Floats, statistics: Sequence[Statistic] = STATISTICS
-) -> list[str]:
+) -> tuple[str, ...]:
     """Return the role of each head, or "".
 
-    It is that of the rule that the head follows on half of the texts (by `excess`, (K, S)), if its
-    statistic exceeds shuffled keys significantly on the other half (by `p_held_out`, (K, S)).
+    It is that of the rule that the head follows on half of the texts, by the mean difference from
+    even weights, `excess` (K, S), if its statistic exceeds shuffled keys significantly on the other
+    half, by `p_held_out` (K, S): 1 if the mean is not positive.
     """
     followed = followed_rules(excess, statistics, p_held_out < _ROLE_P_VALUE)
-    return [statistics[n].role if n >= 0 else "" for n in followed]
+    return tuple(statistics[n].role if n >= 0 else "" for n in followed)
 
 
 def divergence(P: Tensor, Q: Tensor) -> Tensor:

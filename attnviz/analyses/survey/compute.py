@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import torch
 
 from attnviz.agreement import PRECISIONS, bounded_check, dtypes
-from attnviz.analyses.survey.aggregate import CorpusStatistics, aggregate, assign_roles
+from attnviz.analyses.survey.aggregate import MIN_HELD_OUT, Floats, aggregate
 from attnviz.analyses.survey.corpus import (
     Corpus,
     MediaCorpus,
@@ -43,7 +43,6 @@ from attnviz.results.arguments import checked_scalars
 from attnviz.results.text import counted
 from attnviz.runtime import say
 
-_BASELINES = "even", "shuffled", "p_even", "p_shuffled"
 _MOST_HEADS = 2048  # of linear attention, of which the flips and the distances fit in memory
 _TABLE, *_SUMMARIES = "texts.parquet", "summary.parquet", "survey.safetensors"
 
@@ -249,32 +248,31 @@ def survey_corpus(
 
 
 def _result(
-    totals: CorpusStatistics,
+    totals: tuple[dict[str, Any], Floats, int],
     heads: HeadStatistics,
     sample: Sequence[AttentionResult],
     corpus: TextCorpus | MediaCorpus,
     group: ProbeGroup | None,
 ) -> SurveyResult:
-    notes = tuple(note.replace("texts", NOUNS[corpus.kind]) for note in totals.notes)
-    notes = (*_notes_on_layers(sample[0]), *filter(None, [corpus.separate]), *notes)
+    fields, differences, held_out = totals
+    notes = [*corpus.changes.notes, *_notes_on_layers(sample[0]), corpus.separate]
+    if held_out < MIN_HELD_OUT:
+        count, fewest = fields["texts"], max(2 * MIN_HELD_OUT, fields["texts"] + 1)
+        notes.append(f"too few {NOUNS[corpus.kind]} to name heads: {count}, at least {fewest}")
     verified = AgreementReport.joined(result.agreement for result in sample)
-    roles = assign_roles(totals.excess, totals.p_held_out, heads.statistics)
     confirmations: tuple[Confirmation, ...] = ()
     if group is not None:
-        confirmations, check = confirm(corpus.model, group, heads.heads, roles, heads.seed)
+        confirmations, check = confirm(
+            corpus.model, group, heads.heads, fields["roles"], heads.seed
+        )
         verified = replace(verified, analysis=(*verified.analysis, *filter(None, [check])))
     return SurveyResult(
         heads=heads.heads,
         statistics=heads.names,
-        **{name: torch.from_numpy(number) for name, number in vars(totals.value).items()},
-        **{name: torch.from_numpy(getattr(totals, name)) for name in _BASELINES},
-        roles=tuple(roles),
+        **fields,
         sampled=len(sample),
-        compared=totals.compared,
-        texts=totals.texts,
-        tokens=totals.tokens,
-        notes=(*corpus.changes.notes, *notes),
-        agreement=_add_statistics(verified, heads, totals),
+        notes=tuple(filter(None, notes)),
+        agreement=_add_statistics(verified, heads, differences, fields["compared"]),
         provenance=sample[0].provenance,
         left_out=tuple(corpus.changes.left_out),
         confirmations=confirmations,
@@ -298,12 +296,12 @@ def _notes_on_layers(sample: AttentionResult) -> Iterator[str]:
 
 
 def _add_statistics(
-    report: AgreementReport, heads: HeadStatistics, totals: CorpusStatistics
+    report: AgreementReport, heads: HeadStatistics, largest: Floats, compared: int
 ) -> AgreementReport:
     """Return a report with the checks of the statistics, and the attentions without a check."""
     checks, not_compared, start = [], [], 0
     for record in heads.records:
-        differences = torch.from_numpy(totals.differences[start : start + record.heads])
+        differences = torch.from_numpy(largest[start : start + record.heads])
         start += record.heads
         if bool(differences.isnan().any()):
             why = "its eager attention does not return its weights"
@@ -312,7 +310,7 @@ def _add_statistics(
             not_compared.append((record.place, "statistics", why))
             continue
         weights_dtype, _ = dtypes(record)
-        count = totals.compared * record.heads * len(heads.statistics)
+        count = compared * record.heads * len(heads.statistics)
         tolerance = PRECISIONS[weights_dtype].weights
         checks.append(bounded_check(record, "statistics", differences, tolerance, compared=count))
     return replace(
