@@ -3,7 +3,7 @@
 from pathlib import Path
 
 FILES = 138
-LINES = 44_560
+LINES = 44_380
 PACKAGE = Path(__file__).parents[1] / "attnviz"
 
 
