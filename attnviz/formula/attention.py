@@ -1,9 +1,9 @@
 """Attention, written out from the formula. The file is a lesson: read it from top to bottom.
 
 In recurrent attention the states of a decoder attend to those of an encoder; in self-attention a
-sequence attends to itself through queries, keys and values. The stages: scores, scale, mask,
-softmax, weights, output. Many heads do the same side by side. Some models add a soft cap after the
-scale, or a sink beside the scores in the softmax.
+sequence attends to itself, without parameters or through queries, keys and values. The stages:
+scores, scale, mask, softmax, weights, output. Many heads do the same side by side. Some models add
+a soft cap after the scale, or a sink beside the scores in the softmax.
 
 Shapes: ``m`` queries, ``n`` keys, ``T`` tokens, ``h`` heads; ``d_…`` counts features; ``*N`` is any
 number of leading dimensions (a batch, heads, or none). Every function keeps the dtype of its
@@ -68,6 +68,25 @@ def context(
     tensor([[0.3800, 0.4800]])
     """
     return weights @ H
+
+
+# ---------------------------------------------------------------- self-attention without parameters
+def self_attention(
+    X: Float[Tensor, "*N T d"], scale: float | None = None
+) -> tuple[Float[Tensor, "*N T T"], Float[Tensor, "*N T d"]]:
+    """Replace every token x_i by the mean of all tokens, weighted by its dot products with them.
+
+    α = softmax(X Xᵀ · scale), A = α X. Where the formula divides by a constant, scale = 1/constant;
+    by default 1/√d. This is `attention` with Q = K = V = X. Returns α and A.
+
+    >>> X = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> self_attention(X, scale=1.0)[1]
+    tensor([[0.8446, 0.5777],
+            [0.5777, 0.8446],
+            [0.7881, 0.7881]])
+    """
+    weights = softmax(scaled_scores(X, X, scale))
+    return weights, weights @ X
 
 
 # ------------------------------------------------------ queries and keys: scores, scaled and masked
@@ -287,3 +306,37 @@ def repeat_heads(K: Float[Tensor, "*N g n d"], heads: int) -> Float[Tensor, "*N 
         )
     shared = heads // K.shape[-3]
     return K if shared == 1 else K.repeat_interleave(shared, dim=-3)
+
+
+def multi_head_attention(
+    X: Float[Tensor, "*N m d_model"],
+    W_q: Float[Tensor, "d_model h_d_k"],
+    W_k: Float[Tensor, "d_context g_d_k"],
+    W_v: Float[Tensor, "d_context g_d_v"],
+    W_o: Float[Tensor, "h_d_v d_out"],
+    *,
+    heads: int,
+    key_heads: int | None = None,
+    b_q: Float[Tensor, " h_d_k"] | float = 0.0,
+    b_k: Float[Tensor, " g_d_k"] | float = 0.0,
+    b_v: Float[Tensor, " g_d_v"] | float = 0.0,
+    b_o: Float[Tensor, " d_out"] | float = 0.0,
+    mask: Float[Tensor, "*#N #m #n"] | None = None,
+    context: Float[Tensor, "*N n d_context"] | None = None,
+) -> Float[Tensor, "*N m d_out"]:
+    """Attend with several heads at once: Concat(head_1, …, head_h) W^O (Vaswani et al. 2017).
+
+    head_i = attention(X W_i^Q, C W_i^K, C W_i^V), where C = X in self-attention and the other
+    sequence, `context`, in cross-attention. The heads' matrices stand side by side in W_q, W_k, W_v
+    (so d_k = d_model/h as a rule); fewer `key_heads` are shared (Ainslie et al. 2023).
+
+    >>> X, I = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), torch.eye(2)
+    >>> multi_head_attention(X, I, I, I, I, heads=2, mask=causal_mask(3, 3))[2]
+    tensor([0.8446, 0.8446])
+    """
+    C = X if context is None else context
+    Q = split_heads(X @ W_q + b_q, heads)
+    K = repeat_heads(split_heads(C @ W_k + b_k, key_heads or heads), heads)
+    V = repeat_heads(split_heads(C @ W_v + b_v, key_heads or heads), heads)
+    mask = None if mask is None else mask.unsqueeze(-3)  # the same for every head
+    return merge_heads(attention(Q, K, V, mask=mask)) @ W_o + b_o

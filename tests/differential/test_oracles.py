@@ -8,7 +8,7 @@ from attnviz.formula.attention import (
     attention,
     attention_weights,
     causal_mask,
-    merge_heads,
+    multi_head_attention,
     padding_mask,
     split_heads,
 )
@@ -63,19 +63,23 @@ class TestTorchMultiheadAttention:
         return layer.requires_grad_(False)
 
     @staticmethod
-    def ours(layer, X, other, mask=None):
-        """What our functions compute with the layer's matrices and biases: weights and output."""
+    def ours(layer):
+        """The layer's matrices and biases, as `multi_head_attention` expects them."""
         packed = layer.in_proj_weight
         matrices = (
             (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
             if packed is None
             else packed.chunk(3)
         )
-        rows = zip((X, other, other), matrices, layer.in_proj_bias.chunk(3), strict=True)
-        Q, K, V = (split_heads(linear(x, W.mT, b), 3) for x, W, b in rows)
-        joined = merge_heads(attention(Q, K, V, mask=mask))
-        output = linear(joined, layer.out_proj.weight.mT, layer.out_proj.bias)
-        return attention_weights(Q, K, mask=mask), output
+        W_q, W_k, W_v = (W.mT for W in matrices)
+        b_q, b_k, b_v = layer.in_proj_bias.chunk(3)
+        return (W_q, W_k, W_v, layer.out_proj.weight.mT), {
+            "heads": 3,
+            "b_q": b_q,
+            "b_k": b_k,
+            "b_v": b_v,
+            "b_o": layer.out_proj.bias,
+        }
 
     def test_causal_and_padded_self_attention(self, dtype):
         layer, X = self.layer(dtype), random(2, 5, 12, dtype=dtype)
@@ -88,13 +92,19 @@ class TestTorchMultiheadAttention:
             attn_mask=torch.ones(5, 5, dtype=torch.bool).triu(1),
             average_attn_weights=False,
         )
+        matrices, options = self.ours(layer)
         mask = causal_mask(5, 5) + padding_mask(real)
-        weights, output = self.ours(layer, X, X, mask.unsqueeze(1))
-        close(output, expected)
-        close(weights, expected_weights)
+        close(multi_head_attention(X, *matrices, **options, mask=mask), expected)
+
+        Q, K = (
+            split_heads(linear(X, W, b), 3)
+            for W, b in zip(matrices[:2], (options["b_q"], options["b_k"]), strict=True)
+        )
+        close(attention_weights(Q, K, mask=mask.unsqueeze(1)), expected_weights)
 
     def test_cross_attention(self, dtype):
         layer = self.layer(dtype, kdim=7, vdim=7)
         X, other = random(2, 5, 12, dtype=dtype), random(2, 6, 7, dtype=dtype)
         expected, _ = layer(X, other, other)
-        close(self.ours(layer, X, other)[1], expected)
+        matrices, options = self.ours(layer)
+        close(multi_head_attention(X, *matrices, **options, context=other), expected)

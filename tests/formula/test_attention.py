@@ -16,11 +16,13 @@ from attnviz.formula.attention import (
     hide,
     masked_scores,
     merge_heads,
+    multi_head_attention,
     multiplicative_scores,
     padding_mask,
     repeat_heads,
     scaled_scores,
     scores,
+    self_attention,
     softmax,
     split_heads,
 )
@@ -96,17 +98,26 @@ class TestILoveApplePhones:
         close(attention(self.Q, self.K, self.V), self.output, atol=5e-4)
 
     def test_from_the_tokens_to_the_output(self):
-        output = attention(self.X @ self.W_q, self.X @ self.W_k, self.X @ self.W_v)
+        output = multi_head_attention(
+            self.X, self.W_q, self.W_k, self.W_v, torch.eye(2).double(), heads=1
+        )
         close(output, self.output, atol=5e-4)
 
 
 # -------------------------------------------------------------------------- the identities
 
 
+@pytest.mark.parametrize("scale", [None, 1.0, 0.3])
+def test_self_attention_is_attention_of_the_tokens_themselves(scale):
+    X = random(2, 5, 4)
+    weights, output = self_attention(X, scale)
+    close(weights, attention_weights(X, X, scale=scale))
+    close(output, attention(X, X, X, scale=scale))
+
+
 def test_a_constant_divides_the_scores():
     X, constant = random(3, 4), 7.0
-    weights = attention_weights(X, X, scale=1 / constant)
-    close(weights, torch.softmax(X @ X.mT / constant, -1))
+    close(self_attention(X, 1 / constant)[0], torch.softmax(X @ X.mT / constant, -1))
 
 
 def test_one_over_root_d_k_keeps_the_variance_of_the_scores_at_one():
@@ -202,8 +213,9 @@ def test_the_dtype_is_preserved(dtype):
     results = [
         additive_scores(X, X, W, W, v),
         multiplicative_scores(X, X, W),
+        *self_attention(X),
         attention(X, X, X, mask=mask),
-        merge_heads(attention(*[split_heads(X, 2)] * 3, mask=mask)),
+        multi_head_attention(X, W, W, W, W, heads=2, mask=mask),
     ]
     assert [result.dtype for result in results] == [dtype] * len(results)
     assert all(result.isfinite().all() for result in results)
