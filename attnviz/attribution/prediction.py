@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from attnviz.attribution.reference import Reading, encode_after, in_other_text, is_causal
+from attnviz.attribution.reference import Reading, encode_after, in_other, is_causal
 from attnviz.attribution.target import Readout, Target, base_of, copies_of, mask_id
 from attnviz.attribution.tracing import StoredRun, blocks_of, expect_gradients
 from attnviz.capture.watch import restoring
@@ -162,7 +162,7 @@ class Choices:
         """Compare a text with another one by the cosine of their pooled hidden states."""
         kind = "image" if reading.source.pictures else "audio" if reading.source.sounds else "text"
         given: Any = {kind: other}
-        with in_other_text():
+        with in_other({"image": "picture", "audio": "sound"}.get(kind, kind)):
             text = given.pop("text", None)
             _, source, _ = parse_source("explain", model, text, given, media=True)
             batch = encode_after(model, source, reading.bos, truncate=truncate)

@@ -338,12 +338,12 @@ def encode_after(
 
 
 @contextmanager
-def in_other_text() -> Iterator[None]:
-    """Say that what an InputError is about is in another text than the one that is explained."""
+def in_other(what: str) -> Iterator[None]:
+    """Say that an InputError is about another text, or `what`, than the one that is explained."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"In the other text: {error}") from None
+        raise InputError(f"In the other {what}: {error}") from None
 
 
 def encode_like(
@@ -354,7 +354,7 @@ def encode_like(
     InputError if it is the same, or has another number of tokens; name : what it is called there,
     way : what to do then.
     """
-    with in_other_text():
+    with in_other("text"):
         parsed = parse_inputs(text, pair=reading.source.pairs)
     if parsed.several:
         raise InputError("The other text is a list of texts. Give one of them.")

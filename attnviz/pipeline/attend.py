@@ -394,7 +394,8 @@ def parse_source(
     special_tokens = keywords.pop("special_tokens", None)
     inputs = parse_inputs(text, generate=1, **keywords)  # which prompts a chat
     if inputs.several and not several:
-        raise InputError(f"{reader} reads one text at a time. Call it for each of the list.")
+        noun = "text" if inputs.texts else "input"
+        raise InputError(f"{reader} reads one {noun} at a time. Call it for each of the list.")
     if sum(one is not None for one in (inputs.texts, inputs.pictures, inputs.sounds)) > 1:
         raise InputError(f"{reader} reads one text, one sound or one picture. Give one of them.")
     model = model if isinstance(model, Model) else load(model)

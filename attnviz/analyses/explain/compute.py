@@ -160,6 +160,11 @@ def explain(
     chosen = names not in ((), ("partial-split",))
     of_words: dict[str, Any] = {"reference": reference, "word": word, "methods": chosen}
     if has_media:
+        if len(kinds := input_kinds(model.module)) > 1:
+            raise ModelError(
+                f"{model.name} reads {' and '.join(kinds)} together, and explain replaces parts of "
+                "one input. Choose a model that reads one alone, or see its maps with attend."
+            )
         why = "parts of the sound or of the picture are replaced. Leave it out, or explain a text."
         refuse_given(why, groups=groups, decoder=decoder, **of_words)
         finish = explain_media
@@ -175,6 +180,11 @@ def explain(
         why = "a similarity is explained, of two whole texts. Leave it out, or similar_to."
         changed = {"generate": generate > 1, "number": not log}
         refuse_given(why, target=target, against=against, word=word, decoder=decoder, **changed)
+        if has_text_decoder(model.module):
+            raise ModelError(
+                f"{model.name} has a decoder, and a similarity is of the states of one encoder. "
+                "Choose a model without a decoder, such as BERT, ViT or Wav2Vec2."
+            )
         reading = read(model, source, is_whole=True, **reads)
         choices = Choices.like(model, reading, similar_to, truncate=truncate)
         return finish(choices.target(0, None), choices)

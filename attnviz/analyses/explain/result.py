@@ -175,7 +175,8 @@ class ExplainResult(WordResult):
     def __repr__(self) -> str:
         error = self.completeness_error
         exact = "no decomposition" if math.isnan(error) else f"completeness error {error:.0e}"
-        value = f"{self.question} after {self.provenance.text!r}: {self.value:.2f}"
+        what = self.provenance.text or self._medium
+        value = f"{self.question} after {what!r}: {self.value:.2f}"
         return f"ExplainResult({value}, {exact})"
 
     @property
@@ -399,27 +400,28 @@ class ExplainResult(WordResult):
         doing = CHANGES[next(iter(self.causal))][0] if self.parts else "Changing"
         verb, other_verb = ("lowers", "raises")[:: self._sign]
         if len(self.alike) > 1 and self.peak is None:
-            numbers = sorted(abs(float(self.effect[n])) for n in self.alike)
-            between = f"{signed(numbers[0])} to {signed(numbers[-1])} {self.unit}"
-            return f"{text} {doing} each alone {verb} it by {between}."
+            by = self._between(self.effect[self.alike])
+            return f"{text} {doing} each alone {verb} it by {by} {self.unit}."
         if self.peak is not None and self.by_answer is not None:
             word, _ = self.peak
             most, *others = self.by_answer[word].sort(descending=True).values.tolist()
             name = literal(numbered(self.answer)[word], _LONGEST)
             text += f" Silencing the window lowers that of “{name}” by {signed(most)} nats"
-            return text + (f"; any other, by {signed(others[0])} or less." if others else ".")
+            next_one = max(others, default=0.0)
+            low = f"any other, by {signed(next_one)} or less" if next_one > 0 else "no other lowers it"
+            return f"{text}; {low}."
         if first is not None and self.causal:
-            lost = sorted(abs(float(effect[first])) for effect in self.causal.values())
-            text += f" {doing} {self.name(first)} {verb} it by {signed(lost[0])}"
+            by = self._between(torch.stack([effect[first] for effect in self.causal.values()]))
+            text += f" {doing} {self.name(first)} {verb} it by {by} {self.unit}"
             others = [n for n in self.sources if n != first and along[n] >= self.least]
-            if len(lost) > 1:
-                text += f" to {signed(lost[-1])} {self.unit}, by the kind of change."
+            if len(self.causal) > 1:
+                text += ", by the kind of change."
             elif others:
                 second = max(others, key=along.__getitem__)
                 next_one = f"{self.name(second)} with {signed(along[second])}"
-                text += f" {self.unit}; the next in this direction is {next_one}."
+                text += f"; the next in this direction is {next_one}."
             else:
-                text += f" {self.unit}; no other {other_verb} it."
+                text += f"; no other {other_verb} it."
         if self.decomposition is None or not self.sources:
             return text
         source = max(self.sources, key=self.credit.abs().tolist().__getitem__)
@@ -432,6 +434,12 @@ class ExplainResult(WordResult):
             return f"{text} The largest contribution is that of {credit}."
         another = "an" + (self.group((first, source)) or "a word").replace("a", "other", 1)
         return f"{text} The contributions name {another} first: {credit}."
+
+    @staticmethod
+    def _between(effects: Tensor) -> str:
+        """Return the smallest and the largest size of some effects: "0.30 to 0.42"."""
+        ends = effects.abs().aminmax()
+        return " to ".join(dict.fromkeys(signed(float(end)) for end in ends))
 
     def shown(self, *, measured: bool | None) -> Shown:
         """Return what colors the words: their effects or their contributions."""

@@ -214,7 +214,7 @@ def test_models_that_read_or_say_something_else_are_named(model, of_one_tile):
         attnviz.explain(audio=tone(), sampling_rate=RATE, model=of_one_tile)
     with pytest.raises(ModelError, match="or compare it with another one"):
         attnviz.explain(image=picture(), model=vit(ViTModel))
-    with pytest.raises(InputError, match="In the other text: There is no image file"):
+    with pytest.raises(InputError, match="In the other picture: There is no image file"):
         attnviz.explain(image=picture(), similar_to="a cat.png", model=vit(ViTModel))
 
 
