@@ -536,7 +536,7 @@ def test_large_type_enlarges_the_text_and_the_drawing(read, saved, view, width, 
         apart = one["bottom"] <= other["top"] + 1 or other["bottom"] <= one["top"] + 1
         aside = one["right"] <= other["left"] + 1 or other["right"] <= one["left"] + 1
         assert apart or aside, (one, other)
-    assert "large=1" in reader.page.url
+    reader.page.wait_for_function("location.hash.includes('large=1')")  # written with a delay
     assert reader.page.evaluate("localStorage.length + sessionStorage.length") == 0
     reader.control("large").uncheck()
     assert reader.away() == plain

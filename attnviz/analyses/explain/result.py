@@ -407,9 +407,9 @@ class ExplainResult(WordResult):
             most, *others = self.by_answer[word].sort(descending=True).values.tolist()
             name = literal(numbered(self.answer)[word], _LONGEST)
             text += f" Silencing the window lowers that of “{name}” by {signed(most)} nats"
-            next_one = max(others, default=0.0)
-            low = f"any other, by {signed(next_one)} or less" if next_one > 0 else "no other lowers it"
-            return f"{text}; {low}."
+            if (most := max(others, default=0.0)) <= 0:
+                return f"{text}; no other lowers it."
+            return f"{text}; any other, by {signed(most)} or less."
         if first is not None and self.causal:
             by = self._between(torch.stack([effect[first] for effect in self.causal.values()]))
             text += f" {doing} {self.name(first)} {verb} it by {by} {self.unit}"
