@@ -79,10 +79,10 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     parts = [first]
     colors = "colors: " if not result.causal else ""
     if result.parts:
-        what = "word of the answer" if result.answer else "prediction"
+        what = "each word of the answer" if result.answer else "the prediction"
         change = CHANGES[next(iter(result.causal))][1]
         parts.append(
-            f"colors: {result.unit} that each {what} loses if a {result.parts} is {change}"
+            f"colors: {result.unit} that {what} loses if a {result.parts} is {change}"
         )
         if not result.edges:
             parts.append(f"{result.parts}s with the same fact can replace each other")
