@@ -207,10 +207,10 @@ def load_checkpoint(
                 return _wrap_module(source, tokenizer, processor)
             return replace(_wrap(source, tokenizer, processor), notes=notes)
         name, folder = locate_checkpoint(source)
-        if (base := _base_of(name, folder)) is not None:
-            why = f"{name} is a LoRA adapter. Leave it out, or merge the adapter: peft_model."
-            why += "merge_and_unload().save_pretrained(new), and tokenizer.save_pretrained(new)."
-            refuse_given(why, device_map=device_map)
+        if (base := base_of_adapter(name, folder)) is not None:
+            refuse_given(f"{name} is a LoRA adapter. Leave it out.", device_map=device_map)
+            if base_of_adapter(*locate_checkpoint(base)) is not None:
+                raise ModelError(f"{name}: its base {base!r:.200} is an adapter, too. Merge it.")
             checkpoint = load_checkpoint(
                 base, tokenizer=tokenizer, processor=processor, device=device, dtype=dtype
             )
@@ -228,19 +228,6 @@ def load_checkpoint(
         if not placement:
             module = pretrained.move(name, module, target)
         return Checkpoint(name, module, processors, sha256, _versions(module))
-
-
-def _base_of(name: str, folder: Path) -> str | None:
-    """Return the base model of a folder that holds only an adapter; None for any other folder."""
-    if (base := base_of_adapter(name, folder)) is None:
-        return None
-    try:
-        is_adapter = base_of_adapter(*locate_checkpoint(base)) is not None
-    except ModelError as error:
-        raise ModelError(f"{name} is an adapter of {base!r:.200}: {error}") from error
-    if is_adapter:
-        raise ModelError(f"{name}: its base {base!r:.200} is an adapter, too. Merge that one.")
-    return base
 
 
 def _with_adapter(

@@ -172,36 +172,25 @@ def _models_in(source: Any) -> list[_Place]:
 
 
 def base_of_adapter(name: str, folder: Path) -> str | None:
-    """Return the base of a folder of LoRA, else None; ModelError for another kind of adapter."""
+    """Return the base of a folder that holds only a LoRA adapter; None for any other folder."""
     if not (folder / _CONFIG).is_file() or any(folder.glob("model*.safetensors*")):
         return None
     settings = read_json(name, folder / _CONFIG)
-    kind, base = settings.get("peft_type"), settings.get("base_model_name_or_path")
-    if kind != "LORA":
+    base = settings.get("base_model_name_or_path")
+    is_lora = settings.get("peft_type") == "LORA" and (folder / ADAPTER).is_file()
+    if not is_lora or not isinstance(base, str) or not base:
         raise ModelError(
-            f"{name}: {_CONFIG} is of kind {kind!r:.40}, and folders of LORA are read. Merge it: "
-            "peft_model.merge_and_unload().save_pretrained(new). Vectors before every text cannot "
-            f"be merged; give the model without them: {base!r:.200}."
-        )
-    if not isinstance(base, str) or not base:
-        raise ModelError(f"{name}: {_CONFIG} names no base model. Add base_model_name_or_path.")
-    if not (folder / ADAPTER).is_file():
-        raise ModelError(
-            f"{name}: there is no {ADAPTER}, and attnviz reads no pickles. Convert an adapter that "
-            "you trust: peft.PeftModel.from_pretrained(base_model, old).save_pretrained(new)."
+            f"{name}: a folder of an adapter is one of LoRA, with {ADAPTER}, and its {_CONFIG} "
+            "names base_model_name_or_path. Load any other one with peft, and pass the model."
         )
     return base
 
 
 def add_adapter(name: str, folder: Path, base: PreTrainedModel) -> PreTrainedModel:
     """Return a model with the adapter in a folder; its layers are replaced in place."""
-    try:
-        import peft
-    except ImportError:
-        raise ModelError(
-            f"{name} is a LoRA adapter, which needs peft. Install it: pip install peft."
-        ) from None
     with translate(name, "the adapter"):
+        import peft
+
         config = peft.PeftConfig.from_pretrained(str(folder))
         config.inference_mode = True
         config.megatron_config = None  # would import a module that the file names

@@ -194,12 +194,11 @@ def test_an_index_names_no_files_outside_its_folder(sound, tmp_path, file):
         attnviz.load(folder)
 
 
-def test_adapters_of_virtual_tokens_name_their_base(sound, tmp_path):
+def test_adapters_of_virtual_tokens_are_refused(sound, tmp_path):
     settings = {"peft_type": "PROMPT_TUNING", "base_model_name_or_path": str(sound)}
     (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ModelError, match="give the model without them") as error:
+    with pytest.raises(ModelError, match="Load any other one with peft, and pass the model"):
         attnviz.load(tmp_path)
-    assert attnviz.load(re.search(r"them: '(.+)'\.$", str(error.value))[1])
 
 
 REFUSED = "python -OO removes docstrings, which transformers needs. Use python -O."
