@@ -260,7 +260,9 @@ class _Run:
                 versions=package_versions(),
                 weights_sha256=sha256,
             )
-            notes = (*captured.notes, *_linear_notes(records))
+            linear = [one.module for one in records if isinstance(one, LinearAttention)]
+            where = "in the stack “linear”"
+            notes = (*captured.notes, *_mixing(len(records) - len(linear), linear, where))
             if self.written is not None:
                 report = _check_steps(report, self.written, first.outputs.loaded.logits)
                 notes += () if report.analysis else ("the steps of the generation not compared",)
@@ -436,14 +438,10 @@ class _Run:
             digests=digests_of(streamed),
             **self._of_start(layers),
         )
-        notes = self._doubts(0) if known is None else (*self._doubts(0), *known.notes)
-        if known is not None and (others := len(known.modules)):
-            shown, kinds = layers_of.total(), " and ".join(dict.fromkeys(known.modules))
-            notes += (
-                f"of a long text, only softmax attention is shown: {shown} of {shown + others} "
-                f"layers that mix tokens; the other {others} ({kinds}) "
-                f"{'are' if others > 1 else 'is'} linear attention",
-            )
+        notes = self._doubts(0)
+        if known is not None:
+            where = "not shown of a long text"
+            notes = (*notes, *known.notes, *_mixing(layers_of.total(), known.modules, where))
         return self._result(0, (), report, notes, streamed=streamed)
 
     def _of_start(self, layers: int) -> dict[str, Any]:
@@ -632,17 +630,15 @@ def _causal_axis(records: Sequence[AttentionRecord], length: int) -> Axis | None
     return causal[0] if len(causal) == 1 else None
 
 
-def _linear_notes(records: Sequence[AttentionRecord]) -> tuple[str, ...]:
+def _mixing(softmax: int, linear: Sequence[str], where: str) -> tuple[str, ...]:
     """Return how many layers mix tokens by a softmax, and how many without one, if both exist."""
-    linear = [record for record in records if isinstance(record, LinearAttention)]
-    if not linear or len(linear) == len(records):
+    if not linear or not softmax:
         return ()
-    kinds = " and ".join(dict.fromkeys(record.module for record in linear))
-    softmax = len(records) - len(linear)
+    kinds = " and ".join(dict.fromkeys(linear))
+    first, second = ("are" if count > 1 else "is" for count in (softmax, len(linear)))
     return (
-        f"{softmax} of {len(records)} layers that mix tokens {'are' if softmax > 1 else 'is'} "
-        f"softmax attention; the other {len(linear)} ({kinds}) are linear attention, "
-        "in the stack “linear”",
+        f"{softmax} of {softmax + len(linear)} layers that mix tokens {first} softmax attention; "
+        f"the other {len(linear)} ({kinds}) {second} linear attention, {where}",
     )
 
 

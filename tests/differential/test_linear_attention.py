@@ -347,7 +347,7 @@ def test_a_long_text_of_a_hybrid_says_what_it_does_not_show(other, tokenizer):
     text = "the train left the station on time " * 5
     result = attnviz.load(model, tokenizer=tokenizer).attend(text, mode="streamed")
     assert result.stacks == ("decoder",)
-    (note,) = [note for note in result.notes if note.startswith("of a long text")]
+    (note,) = [note for note in result.notes if note.endswith("not shown of a long text")]
     left = "1 (Qwen3NextGatedDeltaNet) is" if other else "2 (Qwen3NextGatedDeltaNet) are"
     assert f"the other {left} linear attention" in note
     assert ("not shown: 1 layer with SaturatedSum" in " ".join(result.notes)) == other
