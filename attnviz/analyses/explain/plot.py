@@ -81,9 +81,7 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     if result.parts:
         what = "each word of the answer" if result.answer else "the prediction"
         change = CHANGES[next(iter(result.causal))][1]
-        parts.append(
-            f"colors: {result.unit} that {what} loses if a {result.parts} is {change}"
-        )
+        parts.append(f"colors: {result.unit} that {what} loses if a {result.parts} is {change}")
         if not result.edges:
             parts.append(f"{result.parts}s with the same fact can replace each other")
         if len(result.sources) > _MOST_PARTS and not result.edges:
