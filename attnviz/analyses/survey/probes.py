@@ -92,7 +92,7 @@ def probe(
 def find_probes(names: str | Sequence[str]) -> list[Probe]:
     """Return probes by name; raise InputError for an unknown one, or for two of different texts."""
     listed = names.replace(",", " ").split() if isinstance(names, str) else names
-    listed = [*listed] if isinstance(listed, list | tuple) else [names]
+    listed = [*listed] if isinstance(listed, list | tuple) else [str(names)]
     expect_names(listed or [""], PROBES, "a probe")
     found = [PROBES[name] for name in dict.fromkeys(listed)]
     if len({one.make for one in found}) > 1:
