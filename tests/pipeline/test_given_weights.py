@@ -31,6 +31,7 @@ LAYER = torch.tensor([EVEN, SHARP])
 SHAPES = {
     "a list": (SHARP, (1, 1)),
     "a map": (np.array(SHARP), (1, 1)),
+    "another byte order": (np.array(SHARP, dtype=">f4"), (1, 1)),
     "heads": (LAYER, (1, 2)),
     "a list of maps": ([torch.tensor(EVEN), torch.tensor(SHARP)], (1, 2)),
     "a list of arrays": ([np.array(EVEN), np.array(SHARP)], (1, 2)),

@@ -486,7 +486,8 @@ def _tensor(values: Any) -> Tensor:
     tensor = values.detach() if isinstance(values, Tensor) else None
     if tensor is None:
         with suppress(TypeError, ValueError, RuntimeError):
-            tensor = torch.from_numpy(np.array(values))
+            array = np.array(values)
+            tensor = torch.from_numpy(array.astype(array.dtype.newbyteorder("=")))
     odd = tensor is None or tensor.is_complex() or tensor.is_meta or tensor.is_quantized
     if tensor is None or odd or tensor.layout != torch.strided:
         raise InputError(

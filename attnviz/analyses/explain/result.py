@@ -438,8 +438,7 @@ class ExplainResult(WordResult):
     @staticmethod
     def _between(effects: Tensor) -> str:
         """Return the smallest and the largest size of some effects: "0.30 to 0.42"."""
-        ends = effects.abs().aminmax()
-        return " to ".join(dict.fromkeys(signed(float(end)) for end in ends))
+        return " to ".join(dict.fromkeys(signed(float(x)) for x in effects.abs().aminmax()))
 
     def shown(self, *, measured: bool | None) -> Shown:
         """Return what colors the words: their effects or their contributions."""
