@@ -181,7 +181,7 @@ def is_of_media(source: object) -> bool:
         return False
     is_media = any(ending(source) in endings for endings in MEDIA_SUFFIXES.values())
     is_folder = os.path.isdir(source)  # noqa: PTH112  a name may be too long for a path
-    return is_media or is_folder or glob.has_magic(str(source))
+    return is_media or is_folder or (glob.has_magic(str(source)) and not is_file(source))
 
 
 def ending(path: Any) -> str:
@@ -202,7 +202,7 @@ def check_corpus(source: object, column: str = "text", *, media: bool = False) -
         refuse_given(why, column=column != "text")
     if not isinstance(source, str | Path) or str(source) == "-":
         return
-    if not (is_file(source) or glob.glob(str(source))):  # noqa: PTH207
+    if not (is_file(source) or os.path.isdir(source) or glob.glob(str(source))):  # noqa: PTH112, PTH207
         other = f", {OR_SAMPLE}" if media else ""
         raise InputError(f"There is no file or folder {source}. Check its name{other}.")
     if ending(source) not in SUFFIXES and not (media and is_of_media(source)):
@@ -529,7 +529,7 @@ class MediaCorpus:
         if not isinstance(source, str | os.PathLike):
             return list(source)
         path, endings = Path(source), MEDIA_SUFFIXES[self.kind]
-        if path.is_dir() or glob.has_magic(str(source)):
+        if not path.is_file():
             names = path.rglob("*") if path.is_dir() else map(Path, glob.glob(str(source)))  # noqa: PTH207
             files = sorted(name for name in names if ending(name) in endings)
         elif ending(path) == ".txt":

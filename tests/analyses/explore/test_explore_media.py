@@ -170,6 +170,12 @@ def test_bad_corpora_get_one_line(tokenizer, tmp_path, capsys):
     assert left_out.notes[0].startswith("left out, since it could not be read: 1 image (1)")
     (tmp_path / "list.txt").write_text("broken/b.png\n", encoding="utf-8")
     assert attnviz.survey(tmp_path / "list.txt", model=model).texts == 1
+    (tmp_path / "some [1]").mkdir()  # which is a name, and no pattern
+    PICTURES[0].save(tmp_path / "some [1]" / "b[1].png")
+    for source in ("some [1]", "some [1]/b[1].png", "brok*/b.png"):
+        assert attnviz.survey(str(tmp_path / source), model=model).texts == 1
+    (tmp_path / "texts [1].txt").write_text("The bank was full of cash.\n", encoding="utf-8")
+    assert attnviz.survey(str(tmp_path / "texts [1].txt")).texts == 1
     with pytest.raises(InputError, match="is no corpus of texts"):
         attnviz.explore(tmp_path / "broken")
     with pytest.raises(InputError, match="it is for texts"):
