@@ -407,6 +407,7 @@ class GivenAttention(AttentionRecord):
 
     given: Tensor = doc("(H, m, n), on the CPU.", kw_only=True)
     _stored = "given"
+    __repr__ = AttentionRecord.__repr__
 
     @classmethod
     def of(cls, weights: Tensor, layer: int, stack: str, axes: Sequence[Axis]) -> GivenAttention:
@@ -473,6 +474,7 @@ class LinearAttention(AttentionRecord):
     cell: int = doc("How many tokens each position joins.", default=1, kw_only=True)
     signed = True
     _stored = "matrix"
+    __repr__ = AttentionRecord.__repr__
 
     def argument_of(self, name: str, head: int) -> Tensor | None:
         """Return what one head takes of an argument, (m, …), a row for each position.

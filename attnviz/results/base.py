@@ -56,7 +56,7 @@ def documented(cls: Any = None, *, eq: bool = False) -> Any:
     """Make a class a frozen dataclass, and list its described fields in its docstring."""
     if cls is None:
         return partial(documented, eq=eq)
-    made = dataclass(frozen=True, eq=eq, repr=cls.__repr__ is object.__repr__)(cls)
+    made = dataclass(frozen=True, eq=eq)(cls)
     section = "\n\nAttributes\n----------"
     for each in fields(made):
         if "doc" in each.metadata:

@@ -99,6 +99,12 @@ def saved(name):
 TYPES = [kind for kind in SAVABLE.values() if kind.__module__.startswith("attnviz.")]
 
 
+def test_no_type_is_printed_with_the_fields_of_another():
+    for kind in TYPES:
+        owner = next(each for each in kind.__mro__ if "__repr__" in vars(each))
+        assert owner is kind or not hasattr(owner.__repr__, "__wrapped__")  # made for its fields
+
+
 def held(value):
     """Return everything in a value in a form comparable by ==: bits, memory order, types."""
     if isinstance(value, torch.Tensor):
