@@ -207,9 +207,8 @@ def survey_corpus(
     on_ray, checkpoint = engine == "ray", corpus.model.checkpoint
     if on_ray:  # each worker has a copy of the model for itself
         checkpoint = replace(checkpoint, module=checkpoint.as_loaded, loaded=None)
-    options = seed, statistics, bool(corpus.separate)
     measured_by = HeadStatistics if corpus.kind == "text" else MediaHeads
-    heads = measured_by(checkpoint, records, *options)
+    heads = measured_by(checkpoint, records, seed, statistics, bool(corpus.separate))
     if kind == "linear" and len(heads.heads) > _MOST_HEADS:
         raise InputError(
             f"A survey of linear attention takes at most {_MOST_HEADS:,} heads, but here each "
