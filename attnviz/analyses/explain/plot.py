@@ -79,9 +79,9 @@ def _caption_parts(result: ExplainResult) -> list[str]:
     parts = [first]
     colors = "colors: " if not result.causal else ""
     if result.parts:
-        what = "each word of the answer" if result.answer else "the prediction"
+        lost = "each word of the answer loses" if result.answer else "are lost"
         change = CHANGES[next(iter(result.causal))][1]
-        parts.append(f"colors: {result.unit} that {what} loses if a {result.parts} is {change}")
+        parts.append(f"colors: {result.unit} that {lost} if a {result.parts} is {change}")
         if not result.edges:
             parts.append(f"{result.parts}s with the same fact can replace each other")
         if len(result.sources) > _MOST_PARTS and not result.edges:

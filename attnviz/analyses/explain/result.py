@@ -175,8 +175,7 @@ class ExplainResult(WordResult):
     def __repr__(self) -> str:
         error = self.completeness_error
         exact = "no decomposition" if math.isnan(error) else f"completeness error {error:.0e}"
-        what = self.provenance.text or self._medium
-        value = f"{self.question} after {what!r}: {self.value:.2f}"
+        value = f"{self.question} after {self.provenance.text or self._medium!r}: {self.value:.2f}"
         return f"ExplainResult({value}, {exact})"
 
     @property
@@ -404,18 +403,18 @@ class ExplainResult(WordResult):
             return f"{text} {doing} each alone {verb} it by {by} {self.unit}."
         if self.peak is not None and self.by_answer is not None:
             word, _ = self.peak
-            most, *others = self.by_answer[word].sort(descending=True).values.tolist()
+            most, next_one, *_ = [*self.by_answer[word].sort(descending=True).values.tolist(), 0.0]
             name = literal(numbered(self.answer)[word], _LONGEST)
             text += f" Silencing the window lowers that of “{name}” by {signed(most)} nats"
-            if (most := max(others, default=0.0)) <= 0:
+            if next_one <= 0:
                 return f"{text}; no other lowers it."
-            return f"{text}; any other, by {signed(most)} or less."
+            return f"{text}; any other, by {signed(next_one)} or less."
         if first is not None and self.causal:
             by = self._between(torch.stack([effect[first] for effect in self.causal.values()]))
             text += f" {doing} {self.name(first)} {verb} it by {by} {self.unit}"
             others = [n for n in self.sources if n != first and along[n] >= self.least]
             if len(self.causal) > 1:
-                text += ", by the kind of change."
+                text += f", by {'the' if ' to ' in by else 'each'} kind of change."
             elif others:
                 second = max(others, key=along.__getitem__)
                 next_one = f"{self.name(second)} with {signed(along[second])}"

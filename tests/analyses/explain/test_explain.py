@@ -317,6 +317,12 @@ def test_an_effect_that_is_printed_as_nothing_is_none(results):
     assert parts.headline == "No part alone changes “yes” over “no” by 0.01 logits"
 
 
+def test_effects_that_are_printed_alike_are_said_once(results):
+    result = results["decoder"]
+    alike = with_effects(result, *[{"river": 0.3}] * len(result.causal))
+    assert "Changing “river” lowers it by 0.30 logits, by each kind of change." in alike.finding
+
+
 @pytest.mark.parametrize(("dtype", "told"), [("float32", True), ("bfloat16", False)])
 def test_an_effect_within_rounding_is_none(results, dtype, told):
     result = results["decoder"]

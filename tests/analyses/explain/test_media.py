@@ -298,6 +298,9 @@ def test_the_terminal_lists_the_strongest_tiles_and_the_windows_of_words(why):
         replacements=torch.empty(0, 2), tokens=("a", "b"), answer=("one", "two"),
         by_answer=torch.tensor([[1.0, 0.0], [0.5, 2.0]]), image=None,
     )  # fmt: skip
+    assert "lowers that of “two” by 2.00 nats; any other, by 0.50 or less." in answer.finding
+    other = torch.tensor([[1.0, 0.0], [-0.5, 2.0]])
+    assert replace(answer, by_answer=other).finding.endswith("by 2.00 nats; no other lowers it.")
     console.print(answer)
     said = console.file.getvalue()
     assert re.search(r"two +1–2.5 s  2.00 +0–1 s  0.50", said)
