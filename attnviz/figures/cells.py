@@ -281,6 +281,12 @@ class CellImage(AxesImage):
         return pixels, left / magnification, bottom / magnification, Affine2D()
 
 
+def shadow(image: Tensor) -> NDArray[np.float64]:
+    """Return a picture (H, W, 3) as a shadow over colors, RGBA: more would hide them."""
+    dark = 1 - (image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
+    return np.dstack([np.zeros(image.shape), 0.4 * dark])
+
+
 def draw_values(ax: Axes, values: Tensor, largest: float) -> None:
     """Draw signed numbers in colors that end at ± `largest`."""
     draw_cells(ax, values, theme().values, Normalize(-largest, largest), lines=False)

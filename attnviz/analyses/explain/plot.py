@@ -269,11 +269,11 @@ def _draw_tiles(
     side = min(_LARGEST_IMAGE, (page.room - _GAP - label) / 2)
     side *= min(1.0, columns[-1] / rows[-1])
     tall, box = side * rows[-1] / columns[-1], (0, columns[-1], rows[-1], 0)
-    shadow = np.dstack([np.zeros_like(image), 0.4 * (1 - _brightness(image))])
     claimed = _marked(table, 0, result.alike).reshape(size)
     second = page.axes(page.left + side + _GAP + label, top, side, tall)
     cells.draw_cells(second, table.reshape(size), theme().values, norm, lines=False, edges=edges)
-    for ax, shown in ((page.axes(page.left, top, side, tall), image), (second, shadow)):
+    first = page.axes(page.left, top, side, tall)
+    for ax, shown in ((first, image), (second, cells.shadow(result.image))):
         ax.imshow(shown, extent=box, aspect="auto", zorder=2)
         ax.set(xticks=[], yticks=[], xlim=(0, columns[-1]), ylim=(rows[-1], 0))
         ax.spines[:].set_visible(False)
@@ -282,12 +282,6 @@ def _draw_tiles(
     second.set_yticks((rows[1:] + rows[:-1]) / 2, [*map(str, range(size[0]))])
     second.tick_params(length=0, pad=2, labelsize=SMALL_SIZE, labelcolor=theme().muted)
     return float(top + tall + label + 0.08)
-
-
-def _brightness(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return how bright each pixel of a picture (H, W, 3) is, from 0 to 1."""
-    shares: np.ndarray[Any, Any] = (image @ np.array(style.LUMINANCE) / 255) ** 0.7
-    return shares
 
 
 def _marked(table: Tensor, row: int, columns: list[int]) -> Tensor:

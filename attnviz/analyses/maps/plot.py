@@ -949,9 +949,7 @@ def draw_over_image(ax: Axes, drawn: AttentionMap, query: int, look: Look) -> Sc
     mesh = ax.pcolormesh(
         doublings.numpy(), cmap=colors, norm=Normalize(-limit, limit), linewidth=0, rasterized=True
     )
-    brightness = (drawn.image.numpy() @ np.array(style.LUMINANCE) / 255) ** 0.7
-    alpha = 0.4 * (1 - brightness)  # more would hide the colors
-    _draw_picture(ax, drawn, query, np.zeros((*alpha.shape, 3)), alpha=alpha, zorder=2)
+    _draw_picture(ax, drawn, query, cells.shadow(drawn.image), zorder=2)
     return mesh
 
 
