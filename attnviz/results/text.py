@@ -14,7 +14,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from attnviz.results.attention_result import Provenance
 
-_LISTED = 4  # parts that a message names
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 READ_WITH = "read with "  # begins a note on the token before a text
 UNMEASURED = ", so its part is not measured"  # ends a note on the first token
@@ -98,10 +97,10 @@ def literal(token: str, longest: int = 24) -> str:
     return shortened(shown, longest)
 
 
-def listed(parts: Sequence[str], longest: int = 60) -> str:
-    """Return the first four of some parts, each shortened, and how many more there are."""
-    more = [f"{len(parts) - _LISTED} more"] if len(parts) > _LISTED else []
-    return ", ".join([*(literal(part, longest) for part in parts[:_LISTED]), *more])
+def listed(parts: Sequence[str], longest: int = 60, most: int = 4) -> str:
+    """Return the first of some parts, each shortened, and how many more there are."""
+    more = [f"{len(parts) - most:,} more"] if len(parts) > most else []
+    return ", ".join([*(literal(part, longest) for part in parts[:most]), *more])
 
 
 def _steers(character: str) -> bool:

@@ -179,9 +179,8 @@ def survey(
 
 def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
     """Return a result with one stack; by default its softmax attention, if it has any."""
-    only_linear = all(record.signed for record in result.records)
-    whole = stack is None and not only_linear
-    return result.without_linear("") if whole else result.stack(stack)
+    has_softmax = not all(record.signed for record in result.records)
+    return result.without_linear("") if stack is None and has_softmax else result.stack(stack)
 
 
 def survey_corpus(

@@ -35,7 +35,7 @@ from attnviz.models.pretrained import has_text_decoder, input_kinds
 from attnviz.pipeline import AttendOptions, run, transcript_of
 from attnviz.pipeline.attend import Model, Source, load
 from attnviz.results import AttentionResult, Axis
-from attnviz.results.text import counted
+from attnviz.results.text import counted, listed
 from attnviz.runtime.libraries import silence_logs
 
 Kind: TypeAlias = Literal["text", "image", "audio"]
@@ -55,7 +55,6 @@ _READ_TOGETHER = 128  # texts in one call of the tokenizer
 _SAMPLE_TEXTS = 8  # on which all stages are verified and heads are compared
 _SAMPLE_TOKENS = 128  # of each of these texts at most, if some are that short
 _SAMPLE_MEDIA = {"image": 8, "audio": 2}  # likewise; a sound has many frames
-_LISTED = 20  # numbers of texts that are left out, in a note
 _BATCH_WEIGHTS = 2**22  # of one head in a batch: they grow with the square of the length
 
 
@@ -102,9 +101,7 @@ class CorpusChanges:
         """The notes of a result."""
         notes = []
         if self.left_out:
-            listed = ", ".join(f"{number:,}" for number in self.left_out[:_LISTED])
-            more = len(self.left_out) - _LISTED
-            numbers = f"{listed} and {more:,} more" if more > 0 else listed
+            numbers = listed([f"{number:,}" for number in self.left_out], most=20)
             count, error = counted(len(self.left_out), self.noun), self.first_error.rstrip(".")
             notes.append(
                 f"left out, since it could not be read: {count} ({numbers}), first {error}"
@@ -165,10 +162,10 @@ def parse_corpus(
         source = given.pop(name, None) if source is None else source
     refuse_given(f"{reader} reads one corpus of texts or media. Leave it out.", **given)
     if pairs is not None:
-        listed = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
+        sized = None if isinstance(source, str | Path) or not isinstance(source, Sized) else source
         is_list = isinstance(pairs, Sized) and not isinstance(pairs, str)
         pairs = read_texts(list(pairs) if is_list else pairs, "pair", ids=False)[0] or []
-        if listed is None or len(pairs) != len(listed):
+        if sized is None or len(pairs) != len(sized):
             raise InputError(
                 "pair is the second text of each: give a list of texts, and as many second ones."
             )
@@ -294,9 +291,9 @@ def _table(file: Any, path: Path, column: str) -> Iterator[Row]:
             table = csv.reader(file, delimiter="\t" if ending(path) == ".tsv" else ",", strict=True)
             names = next(table, [])
         if names.count(column) != 1:
-            listed = ", ".join(map(repr, names)) or "none"
+            found = ", ".join(map(repr, names)) or "none"
             raise InputError(
-                f"{path.name} needs one column {column!r}, but its columns are {listed:.120}. Name "
+                f"{path.name} needs one column {column!r}, but its columns are {found:.120}. Name "
                 "the right one with --column."
             )
         if is_parquet:

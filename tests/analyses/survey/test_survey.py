@@ -87,7 +87,7 @@ def test_all_texts_that_are_left_out_are_listed(texts, short):
     assert result.about()["left_out"] == [*range(5, 30), 31]
     note, _ = result.notes  # the other says that the texts are too few
     assert note.startswith("left out, since it could not be read: 26 texts (5, 6, 7, ")
-    assert "23, 24 and 6 more), first Text 5 is 3, not a string" in note
+    assert "23, 24, 6 more), first Text 5 is 3, not a string" in note
 
 
 def test_as_many_heads_as_statistics_have_the_same_columns(found):
