@@ -418,9 +418,7 @@ def _only_our_warnings(*, debug: bool) -> Iterator[None]:
             logging.getLogger("attnviz").setLevel(level)
 
 
-def _show_warning(
-    message: Warning | str, category: type[Warning], *_: object, **__: object
-) -> None:
+def _show_warning(message: object, category: type, *_: object, **__: object) -> None:
     if issubclass(category, AttnvizWarning):
         _print_error(str(message))
 

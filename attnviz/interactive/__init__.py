@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import math
@@ -12,6 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import cache, cached_property, partial
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -88,8 +88,9 @@ class View:
         from jinja2 import Environment, PackageLoader
 
         environment = Environment(loader=PackageLoader("attnviz.interactive", ""), autoescape=True)
+        environment.globals["static"] = static_file
         # By the hashes, only its own script and style can run in it.
-        environment.globals |= {"static": static_file, "sha256": _sha256}
+        environment.globals["sha256"] = lambda text: _base64(sha256(text.encode()).digest())
         template = environment.get_template(self._template)
         return template.render(data=compact_json(self._data), shown=self._data)
 
@@ -461,10 +462,6 @@ def _live_data() -> tuple[dict[str, Any], Any]:
 
 def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode("ascii")
-
-
-def _sha256(text: str) -> str:
-    return _base64(hashlib.sha256(text.encode()).digest())
 
 
 @cache

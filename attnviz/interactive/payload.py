@@ -30,7 +30,7 @@ from attnviz.heads import head_families
 from attnviz.io import data_uri
 from attnviz.results import AttentionRecord, AttentionResult, Axis, GivenAttention, MaskRule
 from attnviz.results.agreement_report import LINEAR
-from attnviz.results.attention_result import NextTokens, Provenance, StreamedAttention, Waveform
+from attnviz.results.attention_result import NextTokens, Provenance, StreamedAttention
 from attnviz.results.axis import find_words, number_sentences, token_groups
 from attnviz.results.projection import has_output, recompute
 from attnviz.results.text import literal, source
@@ -321,6 +321,11 @@ def _describe_result(
         )
     agreement, computation = result.checked_agreement, result.provenance.computation
     picture = None if result.image is None else Image.fromarray(result.image.cpu().numpy())
+    sound: Json | None = None
+    if (waveform := result.waveform) is not None:  # its outline in percent of the largest sample
+        percent = 100 * waveform.extremes / waveform.extremes.abs().max().clamp(min=1e-9)
+        low, high = percent.round().int().T.tolist()
+        sound = {"seconds": waveform.seconds, "low": low, "high": high}
     notes = list(result.notes)
     if computation is not None and computation.changes:
         notes.append(f"model as loaded: {computation.summary}")
@@ -330,7 +335,7 @@ def _describe_result(
         "verdict": agreement.verdict,
         "summary": agreement.summary(),
         "image": picture and data_uri(picture, "jpeg", side=384, quality=85),
-        "waveform": None if result.waveform is None else _waveform(result.waveform),
+        "waveform": sound,
         "notes": [f"{note[0].upper()}{note[1:]}." for note in notes],
         "axes": [_describe_axis(axis, result) for axis in axes],
         "stacks": stacks,
@@ -384,13 +389,6 @@ def _sentences(axis: Axis, provenance: Provenance) -> list[int]:
     numbers = number_sentences(groups.labels, groups.special, second)
     starts = [first[numbers.index(number)] for number in range(max(numbers) + 1)]
     return starts if len(starts) > 2 and not is_right_to_left("".join(groups.labels)) else []
-
-
-def _waveform(waveform: Waveform) -> Json:
-    """Return the outline of a sound in whole percent of its largest sample."""
-    extremes = waveform.extremes
-    low, high = (100 * extremes / extremes.abs().max().clamp(min=1e-9)).round().int().T.tolist()
-    return {"seconds": waveform.seconds, "low": low, "high": high}
 
 
 def _seconds_of_a_frame(axis: Axis) -> float | None:

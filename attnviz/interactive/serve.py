@@ -54,6 +54,7 @@ from attnviz.runtime import listening, part, track
 
 T = TypeVar("T")
 _PAGE = Path(__file__).with_name("serve.html").read_text("utf-8")
+_CODES = {AuthenticationError: 403, InputError: 400}  # 422 for all others
 _STATIC = {"attnviz.live.js": "text/javascript", "attnviz.live.css": "text/css"}
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -133,11 +134,11 @@ class Site(AuthenticationBackend):
             routes=routes,
             middleware=[
                 Middleware(TrustedHostMiddleware, allowed_hosts=_NAMES, www_redirect=False),
-                Middleware(AuthenticationMiddleware, backend=self, on_error=_refuse_access),
+                Middleware(AuthenticationMiddleware, backend=self, on_error=_refuse),
             ],
             exception_handlers={
-                AttnvizError: _refuse_input,
-                ClientDisconnect: _refuse_input,  # nobody reads it
+                AttnvizError: _refuse,
+                ClientDisconnect: _refuse,  # nobody reads it
                 Exception: _refuse_internal,
             },
         )
@@ -235,12 +236,9 @@ async def _wait_for_disconnect(request: Request) -> None:
         pass
 
 
-def _refuse_access(_: HTTPConnection, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 403)
-
-
-async def _refuse_input(_: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 400 if isinstance(error, InputError) else 422)
+def _refuse(_: HTTPConnection, error: Exception) -> Response:
+    of_kind = (code for kind, code in _CODES.items() if isinstance(error, kind))
+    return PlainTextResponse(str(error), next(of_kind, 422))
 
 
 async def _refuse_internal(_: Request, error: Exception) -> Response:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
@@ -184,16 +184,18 @@ def project_all(
     in_dtype = cache(methodcaller("to", dtype))  # queries, keys and values have one input
     joined = [(len(same), join_inputs(same)) for same in of_one_projection(records)]
     for stage in (stage for stage in ("query", "key", "value") if stage in wanted):
-        begun: list[tuple[range, tuple[Step, ...], Tensor, Angles | None]] = []
+        begun: list[tuple[tuple[Any, ...], range, Tensor, Angles | None]] = []
         start = 0
         for texts, one in joined:
             numbers = range(start, start := start + texts)
             part: HeadProjection | None = getattr(one.projection, stage, None)
             X = source(one, stage)
             if part is not None and X is not None:
-                begun.append((numbers, part.after, begin(part, in_dtype(X)), one.rotation))
-        for (steps, turns, *_), several in itertools.groupby(begun, _kind_of_steps):
-            of_each, _, heads, angles = zip(*several, strict=True)
+                made, turns = begin(part, in_dtype(X)), one.rotation is not None
+                kind = part.after, turns, len(made), made.shape[2]
+                begun.append((kind, numbers, made, one.rotation))
+        for (steps, turns, *_), several in itertools.groupby(begun, itemgetter(0)):
+            _, of_each, heads, angles = zip(*several, strict=True)
             if steps:  # which are the same for all tokens
                 of_all: Any = tuple(map(torch.cat, zip(*angles, strict=True))) if turns else None
                 lengths = [one.shape[1] for one in heads]
@@ -204,11 +206,6 @@ def project_all(
                 for n, of_text in zip(each, whole.chunk(len(each), 1), strict=True):
                     found[n][stage] = of_text
     return found
-
-
-def _kind_of_steps(begun: tuple[range, tuple[Step, ...], Tensor, Angles | None]) -> Sequence[Any]:
-    _, steps, heads, angles = begun
-    return steps, angles is not None, len(heads), heads.shape[2]
 
 
 def of_one_projection(records: Sequence[AttentionRecord]) -> Iterator[list[AttentionRecord]]:
