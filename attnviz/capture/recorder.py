@@ -177,6 +177,7 @@ class Recorded:
     number: int = 0  # of the attention in its module, where only some are recorded
     attention: Attention | FusedAttention | None = None
     order: int = 0  # among all of a program
+    members: int = 1  # of a torch.vmap, one after the other among the texts
 
 
 class Recorder(ModuleWatcher):

@@ -234,7 +234,7 @@ class Search(Recorder):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        of_call = softmax, recorded.texts, heads, self._lengths
+                        of_call = softmax, recorded.texts, heads, self._lengths, recorded.members
                         attention = arrange(*of_call, is_first=self._takes_first(recorded))
                         may_join = isinstance(self.model, Program) or softmax.weights.dim() > 2
                         if len(attention.query) < recorded.texts and not may_join:
@@ -250,7 +250,7 @@ class Search(Recorder):
         self._tracer.forget(depth)
 
     def _on_softmax(self, softmax: Softmax) -> None:
-        recorded = self._record(softmax.weights)
+        recorded = self._record(softmax.weights, compat.vmap_sizes())
         self._lengths |= self.lengths()
         self._pending.append((recorded, softmax, self._count_heads()))
 
@@ -292,8 +292,8 @@ class Search(Recorder):
             attention = map_tensors(attention, lambda x: x.transpose(0, 1))
         return attention
 
-    def _record(self, result: Tensor) -> Recorded:
-        """Record an attention of the innermost module, of which a result is known."""
+    def _record(self, result: Tensor, members: list[int] | None = None) -> Recorded:
+        """Record an attention of the innermost module. members : of each vmap in a known result."""
         module = self.innermost_module()
         where = self.paths[module], self.inputs_of(module), False, self.entries[module]
         self._recorded.append(Recorded(*where, self.texts))
@@ -443,11 +443,11 @@ class ProgramSearch(Search):
             for pattern in self.patterns
         )
 
-    def _record(self, result: Tensor) -> Recorded:
-        module = self.innermost_module()
-        path = self.paths[module]
+    def _record(self, result: Tensor, members: list[int] | None = None) -> Recorded:
+        path = self.paths[module := self.innermost_module()]
         number, self._counts[path] = self._counts[path], self._counts[path] + 1
-        batch = len(result) if result.dim() > 3 else 1  # outside every module
+        own_shape = result.shape[len(members or ()) :]
+        batch = own_shape[0] if len(own_shape) > 3 else 1  # outside every module
         texts = self.texts if len(self.running) > 1 else batch
         if isinstance(module, nn.MultiheadAttention):  # which tells where the batch is
             _, args, kwargs = self.running[-1]
@@ -455,6 +455,12 @@ class ProgramSearch(Search):
             own, is_second = batch_size(module, [first]), not module.batch_first
             texts = own if own % texts or (is_second and len(first) == texts) else texts
         recorded = super()._record(result)
+        read = compat.tree_leaves([self.running[-1][1:], *module.parameters()])
+        is_batched = not path or any(map(compat.is_transformed, read))
+        if members and is_batched and [*result.shape[: len(members)]] == members:
+            count, rows = prod(members), prod(result.shape[:-2])
+            texts = next((n for n in (texts * count, count) if rows % n == 0), texts)
+            recorded.members = 1 if texts % count else count
         recorded.inputs = ModuleInputs(key_input=recorded.inputs.key_input)
         recorded.texts, recorded.number, recorded.order = texts, number, self._counts.total()
         if self.wanted is not None and number not in self.wanted:

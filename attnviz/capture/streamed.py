@@ -142,7 +142,8 @@ class _CoverageMonitor(SoftmaxCollector):  # type: ignore[no-untyped-call]
     def attend(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if not (name.startswith(compat.FUSED_ATTENTION) and args[0].is_cuda):
             return super().attend(func, name, args, kwargs)
-        given = compat.arguments_for_sums(func, args, kwargs)
+        given = compat.arguments_of(func, args, kwargs)
+        given |= dict.fromkeys({"compute_log_sumexp"} & given.keys(), True)
         result = func(**given)
         self.fused.append((given, result[0], result[1]))
         return result

@@ -12,11 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache, wraps
 from threading import Lock
+from traceback import walk_stack
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.vmap import _flat_vmap
 
 # TorchDispatchMode is documented, but only importable from here.
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
@@ -65,11 +67,21 @@ def storage_id(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+def vmap_sizes() -> list[int]:
+    """Return how many calls each `torch.vmap` that runs in this thread stands for, outer first."""
+    every = [frame for frame, _ in walk_stack(None) if frame.f_code is _flat_vmap.__code__]
+    return [frame.f_locals["batch_size"] for frame in reversed(every)]
+
+
+def is_transformed(value: Any) -> bool:
+    """Whether a value is a tensor that the transforms of torch.func pass to a program."""
+    return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
 def unwrapped(tensor: Tensor) -> Tensor:
     """Return the tensor behind those that the transforms of torch.func pass to a program."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(tensor):
-        tensor = functorch.get_unwrapped(tensor)
+    while is_transformed(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
 
@@ -83,12 +95,6 @@ def arguments_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     arguments = operator._schema.arguments
     default = {one.name: one.default_value for one in arguments}
     return default | dict(zip(default, args, strict=False)) | dict(kwargs)
-
-
-def arguments_for_sums(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the arguments of a fused attention by name, so that it returns its log-sum-exp too."""
-    arguments = arguments_of(operator, args, kwargs)
-    return arguments | ({"compute_log_sumexp": True} if "compute_log_sumexp" in arguments else {})
 
 
 def wrap_once(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:

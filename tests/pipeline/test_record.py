@@ -1,7 +1,8 @@
 """Any program: the same outputs, the same weights as by hand, a proof that can fail, labels."""
 
+import copy
 import threading
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
@@ -845,6 +846,57 @@ def test_an_ensemble_and_sparse_buffers_run_as_they_do_without_us():
     assert torch.equal(output, expected)
     assert torch.allclose(output[0], ours, atol=1e-6)
     assert recording.result().agreement.verdict == "verified"
+
+
+class Own(nn.Module):
+    """Attention of some heads on (…, T, 16), with the weights that it computes."""
+
+    def __init__(self, heads):
+        super().__init__()
+        self.heads, self.queries, self.keys = heads, nn.Linear(16, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 3)
+
+    def weights(self, x):
+        q, k = (self.by_head(project(x)) for project in (self.queries, self.keys))
+        return (q @ k.mT).softmax(-1)
+
+    def by_head(self, x):
+        return x.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+    def forward(self, x):
+        return self.head((self.weights(x) @ self.by_head(x)).transpose(-3, -2).flatten(-2))
+
+
+def run_of_vmap(kind, members, inputs, heads):
+    """Return what runs under `torch.vmap`, and the weights of each input of each member."""
+    modules = [Own(heads).eval() for _ in range(members)]
+    x, base = torch.randn(inputs, 5, 16), modules[0]
+    if kind == "ensemble":
+        state = torch.func.stack_module_state(modules)
+        empty = copy.deepcopy(base).to("meta")
+        run = torch.vmap(lambda *own: torch.func.functional_call(empty, own, (x,)))
+        return partial(run, *state), torch.cat([one.weights(x) for one in modules])
+    if kind == "heads of a frozen model":
+        run = torch.vmap(lambda w: torch.func.functional_call(base, {"head.weight": w}, (x,)))
+        return partial(run, torch.randn(members, 3, 16)), base.weights(x)
+    run = torch.vmap(torch.vmap(base)) if kind == "nested" else torch.vmap(base)
+    x = x.expand(members, *x.shape) if kind == "nested" else x
+    return partial(run, x), base.weights(x).flatten(0, -4)
+
+
+@pytest.mark.parametrize(
+    ("members", "inputs", "heads"), [(2, 1, 2), (3, 2, 2), (2, 3, 4), (4, 4, 1)]
+)
+@pytest.mark.parametrize("kind", ["ensemble", "heads of a frozen model", "by sample", "nested"])
+def test_the_members_of_a_vmap_are_inputs(kind, members, inputs, heads):
+    run, expected = run_of_vmap(kind, members, inputs, heads)
+    with attnviz.record() as recording:
+        run()
+    assert recording.inputs == len(expected)
+    for row, weights in enumerate(expected):
+        result = recording.result(row)
+        assert result.agreement.verdict == "verified"
+        assert torch.allclose(result.records[0].weights(), weights, atol=1e-6)
 
 
 class Grouped(WrittenOut):

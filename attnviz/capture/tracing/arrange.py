@@ -72,13 +72,14 @@ def arrange(
     texts: int,
     heads: int | None,
     lengths: Collection[int] = (),
+    members: int = 1,
     *,
     is_first: bool = True,
 ) -> Attention:
     """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
     heads : the number that the module names, if it does. lengths : those of the model's inputs;
-    positions that the model adds behind one, and masks, are left out. is_first : as in `Axes`.
+    positions that the model adds behind one, and masks, are left out. The others : as in `Axes`.
     Raises NotExpressibleError where something else than scale · q·k + terms enters the softmax.
     """
     provenance = softmax.provenance
@@ -88,7 +89,7 @@ def arrange(
         queries, keys = keys, queries
     uses = [_Use.of_softmax(softmax, mixtures) for mixtures in _uses(softmax)]
     places, numbers = (queries.place, keys.place, uses[0].place), queries.number
-    axes = Axes.of(places, numbers, texts, heads, is_first=is_first, dim=softmax.dim)
+    axes = Axes.of(places, numbers, texts, heads, members, is_first=is_first, dim=softmax.dim)
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(axes.arrange)
@@ -239,6 +240,7 @@ class Axes:
         numbers: Tensor,
         texts: int,
         heads: int | None,
+        members: int = 1,
         *,
         is_first: bool,
         dim: int = -1,
@@ -247,7 +249,8 @@ class Axes:
 
         places : where queries, keys and values were stored; 1 row is that of all queries, and 1
         column that of all keys. numbers : of the queries in their products. is_first : whether
-        inputs stand before heads where nothing tells.
+        inputs stand before heads where nothing tells. members : of a torch.vmap among the inputs,
+        whose dimensions come first.
         """
         stored = [x.movedim(dim, -1) for x in places]
         keys, aparts = max(x.shape[-1] for x in stored), [_step(x, -1) for x in stored]
@@ -255,6 +258,8 @@ class Axes:
         places = [x.amax(-1).expand_as(numbers) for x in stored]
         sizes = [n for i in range(numbers.dim()) for n in _parts(places, i)]
         count = len(sizes)
+        lead = next((i for i in range(1, count) if prod(sizes[:i]) == members), 0)
+        lead, texts = (lead, texts // members) if members > 1 and lead else (0, texts)
         while True:
             places, numbers = [x.reshape(sizes) for x in places], numbers.reshape(sizes)
             every = range(len(sizes))
@@ -264,7 +269,7 @@ class Axes:
             aparts[0] = max(steps, default=aparts[0])
             lying = [*zip(places, aparts, strict=True)]
             near = [min(_near(*one, i) for one in lying) for i in every]
-            free = [i for i in every if not moves[i]]
+            free = [i for i in every if not moves[i] and i >= lead]
             groups = _groups([i for i in free if sizes[i] > 1], sizes, texts) if texts > 1 else [[]]
             whole = [i for i in free if sizes[i] % texts == 0 and near[i] == VECTOR]
             far = [min((near[i] for i in group), default=VECTOR) for group in groups]
@@ -273,7 +278,7 @@ class Axes:
             sizes[whole[0] : whole[0] + 1] = texts, sizes[whole[0]] // texts
         if not is_first and far.count(VECTOR) > 1 and min(near) == VECTOR:
             raise NotExpressibleError(_SAME.format(texts))
-        inputs = groups[far.index(max(far))] if groups else []
+        inputs = [*range(lead), *(groups[far.index(max(far))] if groups else [])]
         free = [i for i in free if i not in inputs]
         # Heads that share their keys are rows of one product.
         is_square = prod(n for n, moved in zip(sizes, moves, strict=True) if moved) == keys
