@@ -409,18 +409,15 @@ def _only_our_warnings(*, debug: bool) -> Iterator[None]:
         else:
             warnings.simplefilter("ignore")
             warnings.simplefilter("default", AttnvizWarning)
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda one, *_, **__: (
+                _print_error(str(one)) if isinstance(one, AttnvizWarning) else None
+            )
             logging.disable(logging.CRITICAL)
         try:
             yield
         finally:
             logging.disable(disabled)
             logging.getLogger("attnviz").setLevel(level)
-
-
-def _show_warning(message: object, category: type, *_: object, **__: object) -> None:
-    if issubclass(category, AttnvizWarning):
-        _print_error(str(message))
 
 
 def _print_error(message: str) -> None:

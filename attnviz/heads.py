@@ -195,12 +195,6 @@ class Statistic:
     fewest: int = 1  # how many of them it needs
 
 
-def _follows_same_token(pairs: Pairs) -> Tensor:
-    """Return whether the key comes right after an earlier occurrence of the query's token."""
-    before = pairs.same_token[..., :-1] & (pairs.offset[:, :-1] > 0)
-    return pad(before, (1, 0)) & pairs.other  # where a token follows itself, not itself
-
-
 def _mean_distance(weights: Tensor, pairs: Pairs) -> Tensor:
     """Return the mean distance of what each query reads, (N, H, R), special tokens left out."""
     distance = pairs.distance[:, None]
@@ -260,7 +254,8 @@ _OF_TEXTS = (
         family="same", rule="attend to the same word elsewhere", words="Repeated words", fewest=8,
     ),
     Statistic(  # Olsson et al. 2022
-        "induction", "for what followed it before", keys=_follows_same_token, role="induction",
+        "induction", "for what followed it before", role="induction",  # right after an earlier one
+        keys=lambda pairs: pad(pairs.same_token & (pairs.offset > 0), (1, -1)) & pairs.other,
     ),
     Statistic(
         "punctuation", "for periods and commas",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnviz.results import AgreementReport, Provenance
+from attnviz.results import Provenance
 from attnviz.results.axis import place_words
 from attnviz.results.base import Result
 from attnviz.results.text import literal, numbered
@@ -17,13 +17,7 @@ from attnviz.results.text import literal, numbered
 _FEWEST = 3  # numbers that can be ranked
 _NEIGHBORS = 4  # words of a group that a sentence names
 RANKABLE = 6  # words, or heads: ρ of fewer is no statistic
-PRINTED, _ROUNDING = 0.005, 1e-5  # the least that is not printed as 0.00; if nothing was checked
-
-
-def least_change(report: AgreementReport, *numbers: float) -> float:
-    """Return the least change of some numbers that is above rounding, and not printed as 0.00."""
-    share = _ROUNDING if report.output is None else report.output.tolerance
-    return max([PRINTED, *(share * abs(one) for one in numbers if one == one)])
+PRINTED, ROUNDING = 0.005, 1e-5  # the least that is not printed as 0.00; if nothing was checked
 
 
 class Shown(NamedTuple):

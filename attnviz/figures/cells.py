@@ -444,7 +444,10 @@ def fit_ticks(
     points = min(TEXT_SIZE, max(SMALLEST_SIZE, line))
     every = max(1, math.ceil(SMALLEST_SIZE / line))
     if every >= 3 and is_logarithmic(len(tokens)) and not named:
-        return _landmarks(AxisGeometry(landmarks=_marks(tokens)), cell, ruler, axis, longest)
+        steps = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True).tick_values(0, len(tokens) - 1)
+        starts = [int(place) for place in steps if 0 <= place < len(tokens)]
+        marks = tuple(Landmark(i, " ".join(tokens[i : i + 3])) for i in starts)
+        return _landmarks(AxisGeometry(landmarks=marks), cell, ruler, axis, longest)
     shown = range(named % every, len(tokens), every)
     labels = tuple(ruler.clip(literal(tokens[i]), longest, points) for i in shown)
     places = tuple(i + 0.5 for i in shown)
@@ -490,13 +493,6 @@ def _landmarks(side: AxisGeometry, cell: float, ruler: Ruler, axis: str, longest
     places = tuple((mark.position - side.start) / side.cell for mark in marks)
     shown = slice(None, None, every)
     return Ticks(labels[shown], places[shown], SMALL_SIZE, True, 0, room + _PAD, "position")
-
-
-def _marks(labels: Sequence[str]) -> tuple[Landmark, ...]:
-    """Return at most ten places among labels, in steps of a round number, with the words there."""
-    steps = MaxNLocator(10, steps=[1, 2, 5, 10], integer=True).tick_values(0, len(labels) - 1)
-    places = [int(place) for place in steps if 0 <= place < len(labels)]
-    return tuple(Landmark(p, " ".join(labels[p : p + 3])) for p in places)
 
 
 def _rows(tokens: Sequence[str], side: AxisGeometry, cell: float, ruler: Ruler, axis: str) -> Ticks:

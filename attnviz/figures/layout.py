@@ -117,9 +117,12 @@ class Ruler:
             if not count:  # a very long word, or a script without blanks, breaks anywhere
                 count, end = 1, self._fitting(words[0], width, points, weight)
                 words[:1] = filter(None, [words[0][:end], words[0][end:]])
-            lines.append(" ".join(words[:count]))
+            line = " ".join(words[:count])
+            if {*map(unicodedata.bidirectional, line)} & {"R", "AL"}:
+                line = f"\N{LEFT-TO-RIGHT MARK}{line}"  # keeps the order of the sentence
+            lines.append(line)
             words = words[count:]
-        return [_left_to_right(line) for line in lines]
+        return lines
 
     def clip(self, text: str, width: float, points: float) -> str:
         """Shorten one line of text to at most `width`."""
@@ -398,12 +401,6 @@ def spread(wanted: Sequence[float], size: float, low: float, high: float) -> lis
     placed = np.empty(len(order))
     placed[order] = np.clip(places, lowest, highest) + offsets
     return placed.tolist()
-
-
-def _left_to_right(line: str) -> str:
-    """Keep the order of a sentence with words in right-to-left scripts."""
-    directions = {unicodedata.bidirectional(character) for character in line}
-    return f"\N{LEFT-TO-RIGHT MARK}{line}" if directions & {"R", "AL"} else line
 
 
 def face(weight: str, text: str = "") -> dict[str, Any]:

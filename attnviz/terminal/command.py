@@ -233,7 +233,9 @@ class Command:
             for group, parameters in self.groups.items()
         }
         own_first = [*declared["own"], *declared["inputs"]]
-        listed = sorted([*own_first, *self._further(), *declared["loads"]], key=_panel)
+        panels = [None, "Input", "Output", "Model", ADVANCED]
+        listed = [*own_first, *self._further(), *declared["loads"]]
+        listed.sort(key=lambda one: panels.index(get_args(one.annotation)[1].rich_help_panel))
         options = {each.name: each for each in reversed(listed)}  # the first of a name
         order = (*(self.arguments or "").split(), *(each.name for each in listed))
         options = {name: options[name] for name in order}
@@ -325,11 +327,6 @@ class Command:
         """The parameters that take the text of --file."""
         given = {**self.groups["inputs"], **self.groups["own"]}
         return [name for name in _TEXTS if name in given and Path not in given[name].types]
-
-
-def _panel(declared: inspect.Parameter) -> int:
-    panel = get_args(declared.annotation)[1].rich_help_panel
-    return (None, "Input", "Output", "Model", ADVANCED).index(panel)
 
 
 def _kind(name: str, types: Sequence[Any]) -> Any:

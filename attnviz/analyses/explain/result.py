@@ -258,7 +258,9 @@ class ExplainResult(WordResult):
     @property
     def least(self) -> float:
         """The least effect that counts: it is above rounding, and not printed as 0.00."""
-        return ranking.least_change(self.agreement, self.value, self.baseline)
+        share = getattr(self.agreement.output, "tolerance", ranking.ROUNDING)
+        numbers = (share * abs(x) for x in (self.value, self.baseline) if x == x)
+        return max([ranking.PRINTED, *numbers])
 
     @cached_property
     def _sign(self) -> int:

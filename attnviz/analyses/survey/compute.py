@@ -160,10 +160,15 @@ def survey(
     else:
         refuse_given("a probe has texts of its own. Leave it out.", column=column != "text")
     probes = [] if probe is None else find_probes(probe)
-    of_texts = {"column": column, "select": partial(_selected, stack=stack)}
+
+    def selected(result: AttentionResult) -> AttentionResult:
+        has_softmax = not all(record.signed for record in result.records)
+        return result.without_linear("") if stack is None and has_softmax else result.stack(stack)
+
     corpus = given.read_by(
-        model, media=True, skip_bad=skip_bad, positions=probe is None, **of_texts
-    )
+        model, media=True, skip_bad=skip_bad, positions=probe is None, column=column,
+        select=selected,
+    )  # fmt: skip
     group: ProbeGroup | None = None
     if isinstance(corpus, MediaCorpus):
         why = f"{corpus.model.name} reads {NOUNS[corpus.kind]}, and it is for texts. Leave it out, "
@@ -175,12 +180,6 @@ def survey(
         mark = partial(mark_answers, model, group.texts)
         corpus = replace(corpus, model=model, source=[one.text for one in group.texts], mark=mark)
     return survey_corpus(corpus, seed, group, out, force, engine)[0]
-
-
-def _selected(result: AttentionResult, stack: str | None) -> AttentionResult:
-    """Return a result with one stack; by default its softmax attention, if it has any."""
-    has_softmax = not all(record.signed for record in result.records)
-    return result.without_linear("") if stack is None and has_softmax else result.stack(stack)
 
 
 def survey_corpus(

@@ -365,10 +365,11 @@ class TextCorpus:
     def tokenized(self, texts: Iterable[CorpusText]) -> Iterator[CorpusText]:
         """Yield texts with their tokens."""
         changes, rest = self.changes, iter(texts)
+        longest = max_tokens(self.model.module, tokenizer_of(self.model.checkpoint))
         while part := list(islice(rest, _READ_TOGETHER)):
             together = [text for text in part if text.source is None]
             pairs = [(text.text, text.pair) for text in together]
-            tokens = tokenize_together(self.model.checkpoint, pairs, self._longest)
+            tokens = tokenize_together(self.model.checkpoint, pairs, longest)
             encoded = dict(zip((text.number for text in together), tokens, strict=True))
             for text in part:
                 try:
@@ -392,11 +393,6 @@ class TextCorpus:
             words = spelled(self.model.checkpoint, text.source)[0]
         cut = batch.details[0].cut_from is not None
         return replace(text, text=words, encoding=encoding, cut=cut)
-
-    @cached_property
-    def _longest(self) -> int | None:
-        """The most tokens that the model can read."""
-        return max_tokens(self.model.module, tokenizer_of(self.model.checkpoint))
 
     @property
     def rows(self) -> int | None:
