@@ -365,17 +365,14 @@ def _with_rows_of(main: Attention, other: Attention, returned: Tensor) -> Attent
         both[text, :, place] = others.expand(N, H, -1, -1)[text, :, row].to(both)
         return both
 
-    def own_features(one: Attention) -> Tensor:
-        width = one.query.shape[-1]
-        return pad(one.query * one.scale, (0, width) if one is main else (width, 0))
-
     def mask(one: Attention) -> Tensor:
         none = torch.zeros_like(one.query[:, :1, :, :1]).expand(-1, -1, -1, n)
         return none if one.mask is None else one.mask
 
+    d = main.query.shape[-1]  # each row has its own half of the features
     return replace(
         main,
-        query=joined(own_features),
+        query=joined(lambda one: pad(one.query * one.scale, (0, d) if one is main else (d, 0))),
         key=torch.cat([main.key, other.key], -1),
         value=torch.cat([main.value, other.value], -1),
         scale=1.0,

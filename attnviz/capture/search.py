@@ -60,6 +60,7 @@ _HEAD_COUNTS = (
 # Of products of activations and of a normalization each attention is made.
 _OF_ATTENTION = {*compat.SOFTMAX, "exp", "logsumexp", "bmm", "baddbmm"}
 _OTHER_OUTPUT = "not compared: what heads return in {}: more than weights and values enters it"
+_OVER_QUERIES = "the softmax of {} runs over its queries: they are the columns of its maps"
 _OTHER_VALUES = (
     "not compared: in {} the weights are also multiplied by values that differ from query to query"
 )
@@ -283,13 +284,19 @@ class Search(Recorder):
         places, is_first = [query, *(x.mT for x in others)], self._takes_first(recorded)
         numbers = torch.arange(m, device=query.device).view(m, 1).expand(A, B, m, 1)
         axes = Axes.of(places, numbers, recorded.texts, self._count_heads(), is_first=is_first)
-        inputs, heads = (
-            [prod(axes.sizes[:i]) < A for i in dims] for dims in (axes.inputs, axes.heads)
-        )
-        if A == 1 and self._own.joins_heads:  # newer versions of torch add a dimension
-            attention = map_tensors(attention, lambda x: x if x.shape[1] == 1 else axes.beside(x))
-        elif (A > 1 or inputs) and not any(inputs) and (inputs or all(heads)):
-            attention = map_tensors(attention, lambda x: x.transpose(0, 1))
+        maps, lying = axes.beside(A * B), torch.arange(A * B).view(A, B)
+        if maps is None or torch.equal(maps, lying):
+            return attention
+        keeps_heads = torch.equal(maps, maps[:, :1] // B * B + lying[0])
+
+        def own(x: Tensor) -> Tensor:
+            if keeps_heads or x.shape[:2] == (1, 1):
+                return x if len(x) == 1 else x[maps[:, 0] // B]
+            if x.shape[1] not in (1, B):
+                raise NotExpressibleError("its queries and keys have other heads")
+            return x.expand(A, B, -1, -1).flatten(0, 1)[maps]
+
+        attention = map_tensors(attention, own)
         return attention
 
     def _record(self, result: Tensor, members: list[int] | None = None) -> Recorded:
@@ -395,7 +402,7 @@ class ProgramSearch(Search):
                     "it padded ones, and a mask."
                 )
             one_by_one = (x.values() if isinstance(x, Mapping) else [x] for x in given.values())
-            self.texts = batch_size(module, itertools.chain.from_iterable(one_by_one))
+            self.texts = max(1, batch_size(module, itertools.chain.from_iterable(one_by_one)))
             self.inputs.setdefault(self.paths[module], given)
         super().on_enter(module, args, kwargs)
         self._choose()
@@ -416,7 +423,8 @@ class ProgramSearch(Search):
             self._expect_memory(one)
             one.texts = 1 if len(attention.query) % one.texts else one.texts  # not divided
             if attention.head_output is None:
-                self._uncompared.append((one.path, _OTHER_OUTPUT))
+                is_turned = getattr(attention, "over_queries", False)
+                self._uncompared.append((one.path, _OVER_QUERIES if is_turned else _OTHER_OUTPUT))
             with compat.outside_dispatch_modes(), compat.outside_function_modes():
                 self.take(one)
 

@@ -123,7 +123,8 @@ class Recording:
         self._search, self._given, self._block = search, axes, ExitStack()
         self._is_over = False
         self._calls: list[Recorded] = []
-        self._means: dict[object, _Mean] = {}  # by input, module and size
+        self._means: dict[object, _Mean] = {}  # by input, module, size, and number in a call of it
+        self._last: dict[str, tuple[int, int]] = {}  # the entry and number of each module's last
         search.take = self._add_to_mean if mean else self._calls.append
 
     def __repr__(self) -> str:
@@ -215,6 +216,8 @@ class Recording:
             digests=digests_of(records),
             **known,
         )
+        read = {name: Arguments(given).summary for name, given in search.inputs.items()}
+        named = [shapes if len(read) == 1 else f"{name}: {shapes}" for name, shapes in read.items()]
         provenance = Provenance(
             model=self.name,
             text=None,
@@ -222,7 +225,7 @@ class Recording:
             dtype=report.dtype,
             device=report.device,
             computation=read_computation(search.model),
-            inputs=self._summary,
+            inputs=" + ".join(named) or None,
             **known,
         )
         picture = next((shown_pixels(x[row % len(x)]) for x in self._pixels.values()), None)
@@ -237,9 +240,12 @@ class Recording:
     @torch.no_grad()
     def _add_to_mean(self, call: Recorded) -> None:
         """Prove a call that has just run, and add its maps to the means of its module."""
+        entry, number = self._last.get(call.path, (0, 0))  # of several in one call of a module
+        number = number + 1 if call.path and entry == call.entry else 0
+        self._last[call.path] = call.entry, number
         for row in range(call.texts):
             record, reference = self._read(call, row, self._stacks())
-            key = row, record.path, record.size
+            key = row, record.path, record.size, number
             if key not in self._means:
                 others = [one.first for one in self._means.values() if one.row == row]
                 layer = sum(one.stack == record.stack for one in others)
@@ -274,13 +280,6 @@ class Recording:
         inputs = self._search.inputs.items()
         read = {name: pixels_among(given.values()) for name, given in inputs}
         return {name: pixels for name, pixels in read.items() if pixels is not None}
-
-    @property
-    def _summary(self) -> str | None:
-        """The arguments of the outermost modules, with their shapes."""
-        read = {name: Arguments(given).summary for name, given in self._search.inputs.items()}
-        is_one = len(read) == 1
-        return " + ".join(s if is_one else f"{name}: {s}" for name, s in read.items()) or None
 
 
 @dataclass(eq=False)

@@ -584,13 +584,16 @@ class Slots(WrittenOut):
         return (q[:, :3] @ k.mT).softmax(1) @ v
 
 
-@pytest.mark.parametrize("kind", [Gated, Slots])
-def test_weights_that_are_used_otherwise_are_named(kind):
+GATED = "not compared: what heads return in Gated: more than weights and values enters it"
+SLOTS = "the softmax of Slots runs over its queries: they are the columns of its maps"
+
+
+@pytest.mark.parametrize(("kind", "note"), [(Gated, GATED), (Slots, SLOTS)])
+def test_weights_that_are_used_otherwise_are_named(kind, note):
     result = recorded(kind(), built("written out")[1][0])
     assert result.agreement.verdict == "verified"
     assert "head output" not in result.agreement.coverage["compared"]
-    more = "more than weights and values enters it"
-    assert result.notes == (f"not compared: what heads return in {kind.__name__}: {more}",)
+    assert result.notes == (note,)
 
 
 def test_a_failing_program_leaves_no_hook():
@@ -719,6 +722,12 @@ def by_columns(scores):
     return (exponentials / exponentials.sum(-2, keepdim=True)).mT
 
 
+def divided_in_place(scores):
+    exponentials = scores.exp()
+    exponentials /= exponentials.sum(-1, keepdim=True)
+    return exponentials
+
+
 def of_two(scores, *, far=0.0):
     """Weights of the two largest scores of each row; far: added to those of the last keys."""
     scores = scores + far * (torch.arange(7) > 4)
@@ -733,6 +742,7 @@ def scattered(scores):
 
 WAYS = {
     "exp over columns": by_columns,
+    "in place": divided_in_place,
     "a reciprocal": lambda s: s.exp() * s.exp().sum(-1, keepdim=True).reciprocal(),
     "powers of 2": lambda s: (e := torch.exp2(s / 0.6931471805599453)) / e.sum(-1, keepdim=True),
     "logarithms": lambda s: s.log_softmax(-1).exp(),
@@ -937,29 +947,40 @@ class Axial(WrittenOut):
         self.way, self.inside = way, attention(batch_first=True)
 
     def forward(self, x):
-        x = x.transpose(1, 2).flatten(0, 1)
+        x = x.transpose(1, 2)
         if self.way == "torch":
-            return self.inside(x, x, x)[0]
-        q, k, v = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4).flatten(1, 2)
-        return (q @ k.mT).softmax(-1) @ v
+            return self.inside(x.flatten(0, 1), *[x.flatten(0, 1)] * 2)[0]
+        vectors = self.qkv[0](x).unflatten(-1, (3, 2, 8)).unbind(3)
+        q, k, v = (torch.einsum(f"bcrhd->{FOLDS[self.way]}rd", one) for one in vectors)
+        q, k, v = (one.reshape(-1, *one.shape[-2:]) for one in (q, k, v))
+        if self.way == "fused":
+            return scaled_dot_product_attention(*(one.unflatten(0, (-1, 2)) for one in (q, k, v)))
+        return (q @ k.mT / 8**0.5).softmax(-1) @ v
 
     def weights(self, x):
-        x = x.transpose(1, 2).flatten(0, 1)
+        x = x.transpose(1, 2)
         if self.way == "torch":
-            return self.inside(x, x, x, average_attn_weights=False)[1]
-        q, k, _ = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
-        return (q @ k.mT).softmax(-1)
+            own = self.inside(x.flatten(0, 1), *[x.flatten(0, 1)] * 2, average_attn_weights=False)
+            return own[1].unflatten(0, x.shape[:2])
+        q, k, _ = self.qkv[0](x).unflatten(-1, (3, 2, 8)).permute(3, 0, 1, 4, 2, 5)
+        return (q @ k.mT / 8**0.5).softmax(-1)
 
 
-@pytest.mark.parametrize("way", ["torch", "written out"])
-@pytest.mark.parametrize("inputs", [2, 3])
-def test_an_axis_in_the_batch_is_no_head(way, inputs):
+# The order of inputs, columns and heads in the batch.
+FOLDS = {"written out": "bch", "fused": "bch", "heads first": "bhc", "columns first": "cbh"}
+
+
+@pytest.mark.parametrize("way", ["torch", *FOLDS])
+@pytest.mark.parametrize(("inputs", "columns"), [(2, 4), (3, 4), (3, 2), (1, 4)])
+def test_an_axis_in_the_batch_is_no_head(way, inputs, columns):
     torch.manual_seed(0)
-    module, x = Axial(way).eval(), torch.randn(inputs, 3, 4, 16)
-    result = recorded(module, x, row=1)
+    module, x = Axial(way).eval(), torch.randn(inputs, 3, columns, 16)
+    row = inputs - 1
+    result = recorded(module, x, row=row)
     assert result.agreement.verdict == "verified"
+    assert len(result.weights(layer=0)) == 2
     for head, shown in enumerate(result.weights(layer=0)):
-        columns = module.weights(x).unflatten(0, (inputs, 4))[1, :, head]
+        columns = module.weights(x)[row, :, head]
         assert torch.allclose(shown, torch.block_diag(*columns), atol=1e-6)
 
 
@@ -971,6 +992,8 @@ CHANGED = {
     "a head that is switched off": lambda w, v: (w * torch.tensor([0.0, 1.0])[:, None, None]) @ v,
     "small weights are dropped": lambda w, v: w.masked_fill(w < 0.1, 0) @ v,
     "rounded": lambda w, v: w.half().float() @ v,
+    "dropped in place": lambda w, v: nn.functional.dropout(w, 0.5, inplace=True) @ v,
+    "masked in place": lambda w, v: w.masked_fill_(w < 0.1, 0) @ v,
 }
 
 
@@ -986,16 +1009,56 @@ def test_weights_that_are_changed_are_shown_before_it(change):
 
 
 class OneByOne(WrittenOut):
+    def by_head(self, x):
+        return self.qkv[0](x)[..., :16].unflatten(-1, (2, 8)).transpose(-3, -2)
+
     def forward(self, x):
-        return torch.stack([(one @ one.T).softmax(-1) @ one for one in x])
+        return torch.stack([(one @ one.mT).softmax(-1) @ one for one in self.by_head(x)])
 
 
-def test_inputs_that_are_read_one_by_one_are_calls():
+@pytest.mark.parametrize("inputs", [2, 3])
+def test_inputs_that_are_read_one_by_one_are_calls(inputs):
+    module, x = OneByOne(), torch.randn(inputs, 7, 16)
     with attnviz.record() as recording:
-        OneByOne()(x := built("written out")[1][0])
-    assert (recording.inputs, recording.calls) == (1, 3)
-    for one, record in zip(x, recording.result(), strict=True):
-        assert torch.allclose(record.weights()[0], (one @ one.T).softmax(-1), atol=1e-6)
+        module(x)
+    assert (recording.inputs, recording.calls) == (1, inputs)
+    for one, record in zip(module.by_head(x), recording.result(), strict=True):
+        assert torch.allclose(record.weights(), (one @ one.mT).softmax(-1), atol=1e-6)
+
+
+def test_the_mean_of_several_attentions_in_a_call_is_one_of_each():
+    module, x = OneByOne(), torch.randn(2, 2, 7, 16)
+    with attnviz.record(mean=True) as recording:
+        for step in x:
+            module(step)
+    result = recording.result()
+    by_head = module.by_head(x)
+    expected = (by_head @ by_head.mT).softmax(-1).mean(0)
+    for record, weights in zip(result, expected, strict=True):
+        assert torch.allclose(record.weights(), weights, atol=1e-6)
+
+
+def test_keys_that_are_written_over_are_recorded_as_they_were():
+    module, (x,), _ = built("written out")
+    module = Cached().eval()
+    with attnviz.record() as recording:
+        for part in (x[:, :4], x[:, 3:7]):
+            module(part, 0)
+    result = recording.result(1)
+    assert result.agreement.verdict == "verified"
+    for part, record in zip((x[:, :4], x[:, 3:7]), result, strict=True):
+        q, k, _ = module.qkv[0](part[1]).unflatten(-1, (3, 2, 8)).permute(1, 2, 0, 3)
+        later = torch.ones(4, 4, dtype=torch.bool).triu(1)
+        weights = (q @ k.mT).masked_fill(later, float("-inf")).softmax(-1)
+        assert torch.allclose(record.weights()[..., :4], weights, atol=1e-6)
+
+
+def test_an_empty_batch_is_no_input():
+    module, (x,), _ = built("written out")
+    with attnviz.record() as recording:
+        assert module(x[:0]).shape == (0, 7, 16)
+        module(x)
+    assert recording.result(2).agreement.verdict == "verified"
 
 
 @pytest.mark.parametrize("given", [{"queries", "keys"}, {"queries"}, {"keys"}])

@@ -65,6 +65,7 @@ class Attention:
     # Whether all values that the weights are multiplied by are in `value`.
     compares_all: bool = True
     log_softmax: bool = False  # as in AttentionRecord
+    over_queries: bool = False  # which are its keys then; values are summed over its queries
 
 
 def arrange(
@@ -85,7 +86,7 @@ def arrange(
     provenance = softmax.provenance
     assert provenance is not None
     queries, keys = _sides(softmax, provenance)
-    if _is_transposed(queries, keys, softmax.dim):
+    if is_turned := _is_transposed(queries, keys, softmax.dim):
         queries, keys = keys, queries
     uses = [_Use.of_softmax(softmax, mixtures) for mixtures in _uses(softmax)]
     places, numbers = (queries.place, keys.place, uses[0].place), queries.number
@@ -163,6 +164,7 @@ def arrange(
         head_output=torch.cat(known_outputs, -1) if len(known_outputs) == len(outputs) else None,
         compares_all=len(compared) == len(uses),
         log_softmax=provenance.log_sum_exp and terms.scores.dtype == query.dtype,
+        over_queries=is_turned and exact and len(known_outputs) < len(outputs),
     )
 
 
@@ -253,7 +255,7 @@ class Axes:
         whose dimensions come first.
         """
         stored = [x.movedim(dim, -1) for x in places]
-        keys, aparts = max(x.shape[-1] for x in stored), [_step(x, -1) for x in stored]
+        aparts = [_step(x, -1) for x in stored]
         numbers = numbers.movedim(dim, -1).amax(-1)
         places = [x.amax(-1).expand_as(numbers) for x in stored]
         sizes = [n for i in range(numbers.dim()) for n in _parts(places, i)]
@@ -270,7 +272,10 @@ class Axes:
             lying = [*zip(places, aparts, strict=True)]
             near = [min(_near(*one, i) for one in lying) for i in every]
             free = [i for i in every if not moves[i] and i >= lead]
-            groups = _groups([i for i in free if sizes[i] > 1], sizes, texts) if texts > 1 else [[]]
+            vectors = [x for x in places if (x >= VECTORS).all()]  # whose parts are heads
+            apart = [i for i in free if sizes[i] > 1]
+            apart = [i for i in apart if all(_near(x, 0, i) == VECTOR for x in vectors)]
+            groups = _groups(apart, sizes, texts) if texts > 1 else [[]]
             whole = [i for i in free if sizes[i] % texts == 0 and near[i] == VECTOR]
             far = [min((near[i] for i in group), default=VECTOR) for group in groups]
             if VECTOR in far or not whole:
@@ -281,15 +286,17 @@ class Axes:
         inputs = [*range(lead), *(groups[far.index(max(far))] if groups else [])]
         free = [i for i in free if i not in inputs]
         # Heads that share their keys are rows of one product.
-        is_square = prod(n for n, moved in zip(sizes, moves, strict=True) if moved) == keys
-        is_sure = not is_square or bool((places[0] >= VECTORS).all())
+        is_sure = bool((places[0] >= VECTORS).all())
         shared = [i for i in every if moves[i] and near[i] < VECTOR and is_sure]
         if not any(moves) and free and near[free[-1]] == VECTOR:
             shared.append(free.pop())  # each query has a product of its own
         named = _groups(free, sizes, heads) or _groups(sorted(free + shared), sizes, heads)
         close = [i for i in sorted(free + shared) if near[i] < VECTOR]
         is_whole = bool(inputs) and len(sizes) == count  # else windows stand beside the inputs
-        found = named[-1] if named else close or (free if is_whole else free[-1:])
+        named.sort(key=lambda group: -max(near[i] for i in group))  # parts of vectors last
+        one = [] if heads == 1 else close or (free if is_whole else free[-1:])
+        found = named[-1] if named else one
+        found.sort(key=lambda i: -_near(*lying[0], i))  # as the features of the queries
         rows = [i for i in every if i not in (*inputs, *found)]
         return cls(tuple(sizes), inputs, found, rows, dim)
 
@@ -300,15 +307,15 @@ class Axes:
         order = (*self.inputs, *self.heads, *self.rows, len(self.sizes))
         return moved.reshape(*self.sizes, n).permute(order).reshape(N, H, -1, n)
 
-    def beside(self, tensor: Tensor) -> Tensor:
-        """Bring a tensor (1, N·H, m, …), its first dimensions all of these, to (N, H, m, …)."""
-        lead, last = self.sizes[:-1], len(self.sizes) - 1
-        windows = [i for i in self.rows if i < last and self.sizes[i] > 1]
-        order = *self.inputs, *windows, *self.heads
-        ones = [i for i in range(last) if i not in order]
-        moved = tensor.reshape(*lead, *tensor.shape[2:])
-        moved = moved.permute(*ones, *order, *range(last, moved.dim()))
-        return moved.reshape(-1, prod(lead[i] for i in self.heads), *tensor.shape[2:])
+    def beside(self, count: int) -> Tensor | None:
+        """Return the numbers of `count` maps by input, or its window, and head; None if unknown."""
+        lead = [i for i, size in enumerate(self.sizes) if size > 1 and prod(self.sizes[:i]) < count]
+        order = [i for i in (*self.inputs, *self.rows, *self.heads) if i in lead]
+        if any(self.sizes[i] > 1 and i not in lead for i in self.heads):
+            return None  # heads are rows
+        numbers = torch.arange(count).view([self.sizes[i] for i in lead])
+        numbers = numbers.permute([lead.index(i) for i in order])
+        return numbers.reshape(-1, prod(self.sizes[i] for i in self.heads))
 
 
 def _groups(dims: Sequence[int], sizes: Sequence[int], size: int | None) -> list[list[int]]:
@@ -335,7 +342,7 @@ def _near(place: Tensor, apart: int, dim: int) -> int:
 
 
 def _parts(places: Sequence[Tensor], dim: int) -> tuple[int, ...]:
-    """Return the sizes of a dimension's parts: of two, if its places jump now and then."""
+    """Return the sizes of a dimension's parts: of several, if its places jump now and then."""
     for place in places:
         size = place.shape[dim]
         along = place.movedim(dim, 0).reshape(size, -1)
@@ -343,8 +350,10 @@ def _parts(places: Sequence[Tensor], dim: int) -> tuple[int, ...]:
         jumps = (apart != apart[:1]).any(1).nonzero()
         part = 1 + int(jumps[0]) if len(jumps) else size
         parts = along.reshape(-1, part, *along.shape[1:]) if size % part == 0 else along[None]
-        if len(parts) > 1 and _step(parts, 0) and _step(parts[0], 0):
-            return len(parts), part
+        if len(parts) > 1 and _step(parts, 1):
+            outer = _parts([parts[:, 0]], 0)
+            if outer[1:] or _step(parts, 0):
+                return *outer, part
     return (size,)
 
 

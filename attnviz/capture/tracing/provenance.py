@@ -353,6 +353,10 @@ class ProvenanceMap:
         fields = tracked.provenance.fields()
         return tracked.provenance.with_fields(_view_like(tensor, flat) for flat in fields)
 
+    def is_placed(self, one: Tensor, *others: Tensor) -> bool:
+        """Whether a tensor alone is given, and it is a copy, or what a projection returned."""
+        return not others and bool(storage_key(one) in self._vectors or self.get(one, "place"))
+
     def places(self, tensor: Tensor) -> Tensor:
         """Return the number of the activation that each element is a copy of."""
         if (copied := self.get(tensor, "place")) is not None:

@@ -171,7 +171,8 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
             self._on_fused(name, arguments_of(func, args, kwargs), result[0])
             return result
-        in_place = is_in_place(func)
+        if in_place := is_in_place(func):
+            self._keep(args[0])
         # An operator in place overwrites its input, which an unknown operator is compared with.
         before = args[0].clone() if in_place and self.provenance.get(args[0], "score") else None
         result = func(*args, **kwargs)
@@ -185,6 +186,14 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             self._follow(name, func, args, kwargs, result, before)
             self._note_derived(name, args, result)
         return result
+
+    def _keep(self, written: Tensor) -> None:
+        """Keep what attentions are made of as it is, before an operator overwrites it."""
+        mixtures = (mixture for softmax in self._traced for mixture in softmax.mixtures)
+        for one in (*self._products, *self._traced, *mixtures):
+            for name, x in vars(one).items():
+                if isinstance(x, Tensor) and storage_key(x) == storage_key(written):
+                    object.__setattr__(one, name, x.clone())
 
     def _follow(
         self, name: str, func: Any, args: Args, kwargs: Kwargs, result: Any, before: Tensor | None
@@ -204,7 +213,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             moved = args[0], dim, result[1]
             self._move(torch.ops.aten.gather.default, "gather", moved, {}, result[0])
             return
-        if not isinstance(result, Tensor) or not result.is_floating_point():
+        if not isinstance(result, Tensor) or not (result.is_floating_point() and result.numel()):
             return
         if name == "convolution":
             self.provenance.note_vectors(result, 1)
@@ -226,6 +235,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         elif (one := self._divided(name, args)) and (dim := _normalized(result)) is not None:
             softmax = self._normalize(one.scores, one.provenance, dim, result)
             one.mixtures, one.reason = softmax.mixtures, softmax.reason
+            self._exponentials.pop(storage_key(result), None)  # where divided in place
         elif name in _MOVES and (name != "scatter" or isinstance(args[3], Tensor)):
             self._move(func, name, args, kwargs, result)
         elif not is_in_place(func) and storage_key(result) in map(storage_key, tensors_in(args)):
@@ -235,7 +245,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
                 copied = Provenance("place", self.provenance.places(args[0]))
             if copied is not None and not (copied.kind == "place" and name == CAST):
                 self.provenance.set(result, copied)
-        elif name == "mul" and len(tensors_in(args)) == 1 and self.provenance.get(args[0], "place"):
+        elif name in ("mul", "div") and self.provenance.is_placed(*tensors_in(args)):
             self.provenance.set(result, Provenance("place", self.provenance.places(args[0])))
         else:
             if name == "add" and isinstance(args[0], Tensor) and result.is_contiguous():
