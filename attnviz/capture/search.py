@@ -38,7 +38,7 @@ from attnviz.capture.recorder import (
     Recorder,
     Recording,
 )
-from attnviz.capture.tracing.arrange import Axes, NotExpressibleError, arrange
+from attnviz.capture.tracing.arrange import Axes, Batch, NotExpressibleError, arrange
 from attnviz.capture.tracing.provenance import Softmax
 from attnviz.capture.tracing.tracer import OperatorTracer
 from attnviz.capture.watch import (
@@ -98,8 +98,8 @@ class Search(Recorder):
         # Softmaxes whose weights enter no product with values, as far as the run has come.
         self._unmixed: list[tuple[str, Softmax]] = []
         self._uncompared: list[tuple[str, str]] = []  # paths, and what is not compared there
-        # Softmaxes whose product with the values is still to come, and the number of their heads.
-        self._pending: list[tuple[Recorded, Softmax, int | None]] = []
+        # Softmaxes whose product with the values is still to come.
+        self._pending: list[tuple[Recorded, Softmax, Batch]] = []
         self._lengths: set[int] = set()
         self._own = OwnAttention()
 
@@ -225,9 +225,9 @@ class Search(Recorder):
         pending, self._pending = self._pending, []
         self._unmixed = [(path, one) for path, one in self._unmixed if not one.mixtures]
         with compat.outside_dispatch_modes():
-            for recorded, softmax, heads in pending:
+            for recorded, softmax, batch in pending:
                 if softmax.depth <= depth:
-                    self._pending.append((recorded, softmax, heads))
+                    self._pending.append((recorded, softmax, batch))
                 elif recorded not in self._recorded:
                     continue
                 elif not softmax.mixtures:  # until the end of the run nothing shows what it is
@@ -235,8 +235,7 @@ class Search(Recorder):
                     self._unmixed.append((recorded.path, softmax))
                 else:
                     try:
-                        of_call = softmax, recorded.texts, heads, self._lengths, recorded.members
-                        attention = arrange(*of_call, is_first=self._takes_first(recorded))
+                        attention = arrange(softmax, batch, self._lengths)
                         may_join = isinstance(self.model, Program) or softmax.weights.dim() > 2
                         if len(attention.query) < recorded.texts and not may_join:
                             raise NotExpressibleError("the texts of the batch are not told apart")
@@ -253,7 +252,7 @@ class Search(Recorder):
     def _on_softmax(self, softmax: Softmax) -> None:
         recorded = self._record(softmax.weights, compat.vmap_sizes())
         self._lengths |= self.lengths()
-        self._pending.append((recorded, softmax, self._count_heads()))
+        self._pending.append((recorded, softmax, self._batch(recorded)))
 
     def _on_other(self, softmax: Softmax) -> None:
         self._unmixed.append((self.paths[self.innermost_module()], softmax))
@@ -266,9 +265,10 @@ class Search(Recorder):
         except NotExpressibleError as error:
             self._on_unreadable(str(error))
 
-    def _takes_first(self, recorded: Recorded) -> bool:
-        """Whether the first dimension is that of the inputs where nothing tells it from heads."""
-        return not (isinstance(self.model, Program) and recorded.path)
+    def _batch(self, recorded: Recorded) -> Batch:
+        is_first = not (isinstance(self.model, Program) and recorded.path)
+        heads, joined = self._count_heads(), self._tracer.joined
+        return Batch(recorded.texts, heads, recorded.members, is_first, joined)
 
     def _inputs_first(
         self, attention: FusedAttention, arguments: Mapping[str, Any], recorded: Recorded
@@ -281,9 +281,9 @@ class Search(Recorder):
             return attention
         whole = [x for x in known if x.shape[:2] == shape[:2]]
         query, *others = (self._tracer.provenance.places(x)[..., :1] for x in whole)
-        places, is_first = [query, *(x.mT for x in others)], self._takes_first(recorded)
+        places = [query, *(x.mT for x in others)]
         numbers = torch.arange(m, device=query.device).view(m, 1).expand(A, B, m, 1)
-        axes = Axes.of(places, numbers, recorded.texts, self._count_heads(), is_first=is_first)
+        axes = Axes.of(places, numbers, self._batch(recorded))
         maps, lying = axes.beside(A * B), torch.arange(A * B).view(A, B)
         if maps is None or torch.equal(maps, lying):
             return attention

@@ -984,6 +984,31 @@ def test_an_axis_in_the_batch_is_no_head(way, inputs, columns):
         assert torch.allclose(shown, torch.block_diag(*columns), atol=1e-6)
 
 
+class Pair(Axial):
+    """Two pictures of each input, in one batch, of which the second may stand behind all first."""
+
+    def __init__(self, way, join):
+        super().__init__(way)
+        self.norm, self.join = nn.LayerNorm(16), join
+
+    def forward(self, a, b):
+        return super().forward(self.norm(self.join([a, b]).view(-1, *a.shape[1:]))).chunk(2)
+
+
+@pytest.mark.parametrize("way", ["torch", "written out", "fused"])
+@pytest.mark.parametrize("join", [torch.cat, torch.stack, partial(torch.stack, dim=1)])
+@pytest.mark.parametrize("inputs", [1, 2, 3])
+def test_what_is_joined_to_one_batch_is_of_its_own_input(way, join, inputs):
+    torch.manual_seed(0)
+    module, pictures = Pair(way, join).eval(), torch.randn(2, inputs, 3, 2, 16)
+    result = recorded(module, *pictures, row=inputs - 1)
+    assert result.agreement.verdict == "verified"
+    weights = [module.weights(module.norm(one))[-1] for one in pictures]
+    for head, shown in enumerate(result.weights(layer=0)):
+        expected = torch.block_diag(*(columns for one in weights for columns in one[:, head]))
+        assert torch.allclose(shown, expected, atol=1e-6)
+
+
 def plain(scores):
     return scores.softmax(-1)
 

@@ -68,20 +68,23 @@ class Attention:
     over_queries: bool = False  # which are its keys then; values are summed over its queries
 
 
-def arrange(
-    softmax: Softmax,
-    texts: int,
-    heads: int | None,
-    lengths: Collection[int] = (),
-    members: int = 1,
-    *,
-    is_first: bool = True,
-) -> Attention:
+@dataclass(frozen=True)
+class Batch:
+    """What is known of the dimensions of an attention."""
+
+    texts: int
+    heads: int | None  # the number that the module names, if it does
+    members: int = 1  # of a torch.vmap among the inputs, whose dimensions come first
+    is_first: bool = True  # whether inputs stand before heads where nothing tells
+    joined: Collection[tuple[int, int]] = ()  # sizes of joined batches, and of the parts of each
+
+
+def arrange(softmax: Softmax, batch: Batch, lengths: Collection[int] = ()) -> Attention:
     """Bring a softmax with its provenance, products and mixtures (at least one) to (N, H, m, n).
 
-    heads : the number that the module names, if it does. lengths : those of the model's inputs;
-    positions that the model adds behind one, and masks, are left out. The others : as in `Axes`.
-    Raises NotExpressibleError where something else than scale · q·k + terms enters the softmax.
+    lengths : those of the model's inputs; positions that the model adds behind one, and masks, are
+    left out. Raises NotExpressibleError where something else than scale · q·k + terms enters the
+    softmax.
     """
     provenance = softmax.provenance
     assert provenance is not None
@@ -90,7 +93,7 @@ def arrange(
         queries, keys = keys, queries
     uses = [_Use.of_softmax(softmax, mixtures) for mixtures in _uses(softmax)]
     places, numbers = (queries.place, keys.place, uses[0].place), queries.number
-    axes = Axes.of(places, numbers, texts, heads, members, is_first=is_first, dim=softmax.dim)
+    axes = Axes.of(places, numbers, batch, softmax.dim)
     terms = _Terms(
         provenance.factor, provenance.offset, softmax.scores, softmax.weights, provenance.inner
     ).map(axes.arrange)
@@ -236,24 +239,13 @@ class Axes:
     dim: int  # of the softmax, along which its keys lie
 
     @classmethod
-    def of(
-        cls,
-        places: Sequence[Tensor],
-        numbers: Tensor,
-        texts: int,
-        heads: int | None,
-        members: int = 1,
-        *,
-        is_first: bool,
-        dim: int = -1,
-    ) -> Axes:
+    def of(cls, places: Sequence[Tensor], numbers: Tensor, batch: Batch, dim: int = -1) -> Axes:
         """Return the axes of an attention; raise NotExpressibleError where two may be the inputs.
 
         places : where queries, keys and values were stored; 1 row is that of all queries, and 1
-        column that of all keys. numbers : of the queries in their products. is_first : whether
-        inputs stand before heads where nothing tells. members : of a torch.vmap among the inputs,
-        whose dimensions come first.
+        column that of all keys. numbers : of the queries in their products.
         """
+        texts, heads, members = batch.texts, batch.heads, batch.members
         stored = [x.movedim(dim, -1) for x in places]
         aparts = [_step(x, -1) for x in stored]
         numbers = numbers.movedim(dim, -1).amax(-1)
@@ -262,26 +254,30 @@ class Axes:
         count = len(sizes)
         lead = next((i for i in range(1, count) if prod(sizes[:i]) == members), 0)
         lead, texts = (lead, texts // members) if members > 1 and lead else (0, texts)
+        part = -1  # the dimension of the parts of a joined batch
         while True:
             places, numbers = [x.reshape(sizes) for x in places], numbers.reshape(sizes)
             every = range(len(sizes))
             known = numbers.where(numbers >= 0, _FAR)  # rows of padding have no query
             moves = [bool((numbers.amax(i) > known.amin(i)).any()) for i in every]
-            steps = [_step(places[0], i) for i in every if moves[i]]
-            aparts[0] = max(steps, default=aparts[0])
+            aparts[0] = max((_step(places[0], i) for i in every if moves[i]), default=aparts[0])
             lying = [*zip(places, aparts, strict=True)]
             near = [min(_near(*one, i) for one in lying) for i in every]
             free = [i for i in every if not moves[i] and i >= lead]
             vectors = [x for x in places if (x >= VECTORS).all()]  # whose parts are heads
-            apart = [i for i in free if sizes[i] > 1]
+            apart = [i for i in free if sizes[i] > 1 and i != part]
             apart = [i for i in apart if all(_near(x, 0, i) == VECTOR for x in vectors)]
             groups = _groups(apart, sizes, texts) if texts > 1 else [[]]
             whole = [i for i in free if sizes[i] % texts == 0 and near[i] == VECTOR]
             far = [min((near[i] for i in group), default=VECTOR) for group in groups]
             if VECTOR in far or not whole:
                 break
-            sizes[whole[0] : whole[0] + 1] = texts, sizes[whole[0]] // texts
-        if not is_first and far.count(VECTOR) > 1 and min(near) == VECTOR:
+            size = sizes[whole[0]]
+            both = next((n for n, one in batch.joined if one == texts and size % n == 0), texts)
+            part = whole[0] if both > texts else -1
+            parts = both // texts, texts, size // both
+            sizes[whole[0] : whole[0] + 1] = [n for n in parts if n > 1]
+        if not batch.is_first and far.count(VECTOR) > 1 and min(near) == VECTOR:
             raise NotExpressibleError(_SAME.format(texts))
         inputs = [*range(lead), *(groups[far.index(max(far))] if groups else [])]
         free = [i for i in free if i not in inputs]

@@ -140,6 +140,7 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
         self._products: list[Product] = []
         self._traced: list[Softmax] = []
         self.is_idle = False  # while nothing is followed
+        self.joined: set[tuple[int, int]] = set()  # sizes of batches that were joined, of each part
         # Exponentials of scores that no sum has divided yet.
         self._exponentials: dict[int, Softmax] = {}
 
@@ -217,6 +218,9 @@ class OperatorTracer(SoftmaxCollector):  # type: ignore[no-untyped-call]
             return
         if name == "convolution":
             self.provenance.note_vectors(result, 1)
+        if name in ("cat", "stack") and args[1:] in ((), (0,)) and result.dim() > 1:
+            parts = {len(x) for x in args[0]}
+            self.joined.update((len(args[0]) * n, n) for n in parts if len(parts) == 1)
         if name in ("bmm", "baddbmm"):
             self._multiply(args, kwargs, result)
         elif name in ("mm", "addmm"):
