@@ -281,9 +281,8 @@ class Search(Recorder):
             return attention
         whole = [x for x in known if x.shape[:2] == shape[:2]]
         query, *others = (self._tracer.provenance.places(x)[..., :1] for x in whole)
-        places = [query, *(x.mT for x in others)]
         numbers = torch.arange(m, device=query.device).view(m, 1).expand(A, B, m, 1)
-        axes = Axes.of(places, numbers, self._batch(recorded))
+        axes = Axes.of([query, *(x.mT for x in others)], numbers, self._batch(recorded))
         maps, lying = axes.beside(A * B), torch.arange(A * B).view(A, B)
         if maps is None or torch.equal(maps, lying):
             return attention

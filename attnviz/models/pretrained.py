@@ -545,9 +545,10 @@ def count_inputs(model: Any, inputs: Mapping[str, Any]) -> int:
 
 def batch_size(module: torch.nn.Module, inputs: Iterable[Any]) -> int:
     """Return the number of inputs in the batch that any module reads, by the first tensor."""
-    first = next((x for x in inputs if isinstance(x, torch.Tensor) and x.dim() > 1), None)
-    if first is None:
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor) and x.dim() > 1]
+    if not tensors:
         return 1
+    first = min(tensors, key=lambda x: x.dtype == torch.bool)  # a mask is of no batch
     own = (one for one in module.modules() if isinstance(one, torch.nn.MultiheadAttention))
     kinds = "torch.nn.modules.activation", "torch.nn.modules.transformer"  # no containers of others
     if type(module).__module__ in kinds and (attention := next(own, None)):

@@ -331,6 +331,11 @@ class SharedKeys(WrittenOut):
         return weights @ v
 
 
+class MaskFirst(WrittenOut):
+    def forward(self, mask, x):
+        return scaled_dot_product_attention(*[self.qkv[0](x)[:, None, :, :16]] * 3, attn_mask=mask)
+
+
 class Matrix(WrittenOut):
     def forward(self, x):
         q, k, v = self.qkv[0](x).chunk(3, -1)
@@ -347,6 +352,8 @@ def test_heads_that_share_keys_and_tensors_without_a_batch_are_read():
     x = torch.randn(3, 7, 16)
     assert recorded(SharedKeys(), x, row=2).records[0].weights().shape == (2, 7, 7)
     assert recorded(Matrix(), x[0]).records[0].size == (7, 7)
+    mask = torch.ones(7, 7, dtype=torch.bool).tril()
+    assert recorded(MaskFirst(), mask, x, row=2).agreement.verdict == "verified"
     last = recorded(LastState(), x, row=1)
     assert last.agreement.verdict == "verified"
     weights = (x[1] @ x[1, -1]).softmax(-1)
